@@ -1,0 +1,38 @@
+"""Positions in a program's text. Imports nothing from the rest of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One program text and the name it is reported under."""
+
+    name: str
+    text: str
+
+    def line(self, number: int) -> str:
+        """The text of line `number` (from 1), without its line end; empty past the last line."""
+        lines = self.text.splitlines()
+        return lines[number - 1] if 1 <= number <= len(lines) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Span:
+    """A stretch of text: lines and columns count from 1, and `end_column` is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def to(self, other: Span) -> Span:
+        """The smallest span that starts where this one does and ends where `other` does."""
+        return Span(line=self.line, column=self.column, end_line=other.end_line, end_column=other.end_column)
+
+    def __str__(self) -> str:
+        return f"{self.line}:{self.column}"
+
+
+NO_SPAN = Span(line=0, column=0, end_line=0, end_column=0)
