@@ -1,0 +1,278 @@
+"""TaskGraph: the second level of the IR. One vertex per task family, with everything a family touches as data.
+
+A *family* is a set of like tasks. Its domain gives the tasks' coordinates; reads, writes, waits and posts are maps from
+those coordinates to what a task touches, in the index language. A map may range over items inside a task (`over`, `when`):
+rows of a tile, chunks of a lane, routes of a token.
+
+Lifetimes: a task first performs its waits, in order; then its reads and writes; then a CTA barrier; then its posts.
+A family with `stepwise` set does that once per item of its first `over` range instead (a lane posts chunk by chunk).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from uniep_compiler.ir.index import Expr, Int
+from uniep_compiler.ir.ops import Op
+from uniep_compiler.ir.types import DType
+from uniep_compiler.source import NO_SPAN, Span
+
+
+class Role(StrEnum):
+    """What a family does for the layer."""
+
+    COMM = "comm"
+    RELAY = "relay"
+    COMPUTE = "compute"
+    PUSH = "push"
+    REDUCE = "reduce"
+
+
+class Scope(StrEnum):
+    """Who a release or an acquire speaks to: this GPU, or every rank."""
+
+    GPU = "gpu"
+    SYS = "sys"
+
+
+class Proxy(StrEnum):
+    """The path a memory access takes. Tensor memory accelerator (TMA) accesses take the async proxy."""
+
+    GENERIC = "generic"
+    ASYNC = "async"
+
+
+class BufferKind(StrEnum):
+    """Where a buffer comes from and how long it lives."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    WORKSPACE = "workspace"
+    SYMMETRIC = "symmetric"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A coordinate and its extent: 0 <= coordinate < extent."""
+
+    coord: str
+    extent: Expr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """A two-dimensional piece of memory on each rank. Only SYMMETRIC ones are written by other ranks.
+
+    Weights are three-dimensional: `experts` is their leading extent, and 0 for everything else.
+    """
+
+    name: str
+    dtype: DType
+    rows: Expr
+    cols: Expr
+    kind: BufferKind
+    experts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """An array of counters in the scoreboard of each rank, zero at the start of a call.
+
+    `scope` is GPU where only the own rank posts, else SYS; `phase` numbers posts between ranks (dispatch 1, push 2), and
+    is 0 for signals that stay on a rank.
+    """
+
+    name: str
+    extent: Expr
+    scope: Scope = Scope.GPU
+    phase: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """A box of a buffer that a task reads or writes: `num_rows` rows from `row`, `num_cols` columns from `col`.
+
+    `rank` is the rank whose memory it is (None: the own). The box is touched once per item of `over` for which `when`
+    holds (None: always).
+    """
+
+    buffer: str
+    row: Expr
+    num_rows: Expr
+    col: Expr = field(default_factory=lambda: Int(0))
+    num_cols: Expr
+    rank: Expr | None = None
+    over: tuple[Range, ...] = ()
+    when: Expr | None = None
+    proxy: Proxy = Proxy.GENERIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Wait until counter `index` of a signal on the own rank is at least `target`.
+
+    `scope` is that of the acquire; `fence` says that a proxy fence follows, so that TMA reads see generic writes.
+    """
+
+    signal: str
+    index: Expr
+    target: Expr
+    scope: Scope = Scope.GPU
+    fence: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """Add 1 to counter `index` of a signal of `rank` (None: the own), once per item of `over` for which `when` holds.
+
+    `scope` is that of the release, which follows a CTA barrier.
+    """
+
+    signal: str
+    index: Expr
+    rank: Expr | None = None
+    over: tuple[Range, ...] = ()
+    when: Expr | None = None
+    scope: Scope = Scope.GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Tile of a grouped GEMM: rows, columns over all its accumulators, and the reduction step, in elements."""
+
+    rows: int
+    cols: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulator:
+    """One fp32 accumulator of a tile: its value's name, and which columns of the weight's output it covers.
+
+    Column `n` of the accumulator is output column `first + n` of `weight` (and of `bias`), for `0 <= n < num_cols`.
+    """
+
+    value: str
+    weight: str
+    first: int
+    bias: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """The value that an epilogue leaves in a buffer, at column offset `first`."""
+
+    value: str
+    buffer: str
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyBody:
+    """Rows of `source` go to `target` unchanged. `cols` elements each; `chunk` rows are handled at a time."""
+
+    source: str
+    target: str
+    cols: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmBody:
+    """One output tile of a grouped GEMM with its epilogue: `acc += rows @ weight[expert].T` over `depth` columns.
+
+    `gather` says that `rows` holds one row per token and is read through `route_at` (and `source`).
+    """
+
+    rows: str
+    depth: int
+    num_cols: int
+    layout: str
+    accumulators: tuple[Accumulator, ...]
+    epilogue: tuple[Op, ...]
+    stores: tuple[Store, ...]
+    tile: Tile
+    gather: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceBody:
+    """The sum over a token's routes, in k order, in fp32, times the router weight if `weights` is given.
+
+    `by_route` says that `rows` has one row per route (returned by pushes); otherwise it is read through `row_of`.
+    """
+
+    rows: str
+    weights: str | None
+    target: str
+    cols: int
+    topk: int
+    block: int
+    dtype: DType
+    by_route: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroBody:
+    """Zeros for the rows of `target` after the last valid one, `chunk` at a time."""
+
+    target: str
+    cols: int
+    chunk: int
+
+
+Body = CopyBody | GemmBody | ReduceBody | ZeroBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Like tasks. `value` names the program's value that the family makes, `span` where that stands.
+
+    Tasks are numbered by `domain`, last coordinate fastest; with `group` > 1 (two coordinates only), in groups of `group`
+    values of the first coordinate, and inside a group first coordinate fastest, so that neighbours share operands in L2.
+    """
+
+    name: str
+    role: Role
+    value: str
+    domain: tuple[Range, ...]
+    body: Body
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    waits: tuple[Wait, ...] = ()
+    posts: tuple[Post, ...] = ()
+    group: int = 1
+    stepwise: bool = False
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskGraph:
+    """The families of one direction of a layer, in data-flow order, with their buffers and signals.
+
+    `ranks` is the size of the group; `topk` and `experts` are bound, as all dims are at this level but the tokens'.
+    `block` is the number of tokens of a reduce task, `tile_rows` the rows of an M tile.
+    """
+
+    name: str
+    ranks: int
+    experts: int
+    topk: int
+    tile_rows: int
+    block: int
+    buffers: tuple[Buffer, ...]
+    signals: tuple[Signal, ...]
+    families: tuple[Family, ...]
+
+    def family(self, name: str) -> Family:
+        """The family of that name; KeyError if there is none."""
+        return {family.name: family for family in self.families}[name]
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name; KeyError if there is none."""
+        return {buffer.name: buffer for buffer in self.buffers}[name]
+
+    def signal(self, name: str) -> Signal:
+        """The signal of that name; KeyError if there is none."""
+        return {signal.name: signal for signal in self.signals}[name]

@@ -1,0 +1,67 @@
+"""Schedule options: every key of a `schedule` block with its default. Imports nothing from the rest of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Fuse(StrEnum):
+    """How many launches a direction has."""
+
+    LAYER = "layer"
+    PAIRS = "pairs"
+    NONE = "none"
+
+
+class Relay(StrEnum):
+    """How rows that arrived reach their experts' segments."""
+
+    COPY = "copy"
+    GATHER = "gather"
+    OFF = "off"
+
+
+class Send(StrEnum):
+    """How often a row crosses to a rank."""
+
+    RANK = "rank"
+    ROUTE = "route"
+    ALL = "all"
+
+
+class Order(StrEnum):
+    """The order of sends."""
+
+    PRIORITY = "priority"
+    FIFO = "fifo"
+
+
+class Save(StrEnum):
+    """What forward keeps for backward."""
+
+    LEAN = "lean"
+    FAST = "fast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """How a layer is scheduled. None means that the compiler chooses, from dims, dtype and target alone.
+
+    `lanes`: comm lanes per rank; `chunk`: rows that a lane sends between posts; `group`: M tiles whose tasks share
+    weights in L2; `lag`: groups between a GEMM and the next one; `block`: tokens of a reduce task; `workers`: grid size.
+    `tiles` maps a value's name to its (rows, columns, depth).
+    """
+
+    fuse: Fuse = Fuse.LAYER
+    relay: Relay | None = None
+    send: Send | None = None
+    order: Order = Order.PRIORITY
+    save: Save = Save.LEAN
+    lanes: int | None = None
+    chunk: int = 16
+    group: int = 8
+    lag: int = 2
+    block: int = 8
+    workers: int | None = None
+    tiles: tuple[tuple[str, tuple[int, int, int]], ...] = field(default=())
