@@ -1,0 +1,59 @@
+"""A compiler of Mixture-of-Experts layers: a small program in, one persistent Triton kernel per direction out.
+
+Public names are imported on first use, so that `import uniep_compiler` is quick and loads neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "HangError": "uniep_compiler.diagnostics",
+    "Layer": "uniep_compiler.runtime.layer",
+    "Program": "uniep_compiler.frontend.parse",
+    "Routes": "uniep_compiler.runtime.routes",
+    "UniepError": "uniep_compiler.diagnostics",
+    "compile": "uniep_compiler.runtime.layer",
+    "parse": "uniep_compiler.frontend.parse",
+    "parse_file": "uniep_compiler.frontend.parse",
+    "virtual_group": "uniep_compiler.transports.virtual",
+}
+"""The module that each public name is imported from."""
+
+_MODULES = {
+    "integrations": "uniep_compiler.integrations",
+}
+"""The modules that are public as a whole, under the name that they have here."""
+
+__all__ = [
+    "HangError",
+    "Layer",
+    "Program",
+    "Routes",
+    "UniepError",
+    "__version__",
+    "compile",
+    "integrations",
+    "parse",
+    "parse_file",
+    "virtual_group",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name when it is first asked for (PEP 562)."""
+    value: object
+    if name in _MODULES:
+        value = import_module(_MODULES[name])
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
