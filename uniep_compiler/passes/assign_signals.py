@@ -1,0 +1,142 @@
+"""Derives signals, waits and posts from what families read and write (the scoreboard).
+
+Each buffer that one family writes and another reads gets one signal:
+
+    written by   signal counts                    the reader waits for
+    comm         rows arrived, per M tile         all rows of its tile
+    tile tasks   finished tasks, per M tile       all tasks of its tile
+    tile tasks   finished tasks, in all           all tasks there are (a reader that looks rows up, such as a reduce)
+    push         routes returned, per block       all valid routes of its block of tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv
+from uniep_compiler.ir.tasks import (
+    Family,
+    GemmBody,
+    Post,
+    Proxy,
+    Range,
+    Role,
+    Scope,
+    Signal,
+    TaskGraph,
+    Wait,
+)
+from uniep_compiler.passes.build_tasks import ROUTE_AT, ROW_ROUTE, ROWS_OF_TILE, SOURCE, TILE
+from uniep_compiler.passes.settings import Settings
+
+
+def assign_signals(graph: TaskGraph, settings: Settings) -> TaskGraph:
+    """The graph with a signal for every dependency between families, and the TMA loads that the target allows."""
+    families = {family.name: _choose_proxies(family, graph, settings) for family in graph.families}
+    signals: list[Signal] = []
+    for writer in graph.families:
+        for buffer in _carried(writer):
+            readers = [f for f in families.values() if any(access.buffer == buffer for access in f.reads)]
+            readers = [f for f in readers if f.name != writer.name]
+            if not readers:
+                continue
+            signal, post = _signal_and_post(graph, writer, buffer, readers, settings)
+            signals.append(signal)
+            families[writer.name] = replace(
+                families[writer.name], posts=(*families[writer.name].posts, post)
+            )
+            for reader in readers:
+                wait = _wait(graph, writer, signal, reader, buffer)
+                families[reader.name] = replace(reader, waits=(*reader.waits, wait))
+    return replace(graph, signals=tuple(signals), families=tuple(families.values()))
+
+
+def _carried(writer: Family) -> Iterable[str]:
+    """The buffers that get a signal of their own. `row_route` travels with the rows, under their signal."""
+    seen = dict.fromkeys(access.buffer for access in writer.writes)
+    return [buffer for buffer in seen if buffer != ROW_ROUTE]
+
+
+def _signal_and_post(
+    graph: TaskGraph, writer: Family, buffer: str, readers: list[Family], settings: Settings
+) -> tuple[Signal, Post]:
+    remote = any(access.rank is not None for access in writer.writes) and not settings.local
+    scope = Scope.SYS if remote else Scope.GPU
+    name = f"{buffer}_ready"
+    match writer.role:
+        case Role.COMM:
+            signal = Signal(name=name, extent=Sym("tiles_bound"), scope=scope, phase=1 if remote else 0)
+            return signal, _arrival_post(graph, writer, name, scope)
+        case Role.PUSH:
+            blocks = cdiv(Sym("tokens_bound"), Int(graph.block))
+            signal = Signal(name=name, extent=blocks, scope=scope, phase=2 if remote else 0)
+            block = (ROUTE_AT // graph.topk) // graph.block
+            return signal, Post(signal=name, rank=SOURCE, index=block, over=(ROWS_OF_TILE,), scope=scope)
+        case _:
+            by_tile = all(_reads_own_tile(reader, buffer) for reader in readers)
+            signal = Signal(name=name, extent=Sym("tiles_bound") if by_tile else Int(1), scope=scope)
+            return signal, Post(signal=name, index=TILE if by_tile else Int(0), scope=scope)
+
+
+def _arrival_post(graph: TaskGraph, writer: Family, signal: str, scope: Scope) -> Post:
+    """One post for each route whose row the lane delivered, to the tile that the row belongs to."""
+    per_route = max(writer.writes, key=lambda access: len(access.over))
+    item = Lookup("send_item", (Coord("peer"), Coord("item")))
+    route: Expr = item
+    if len(per_route.over) > 2:
+        route = item * graph.topk + Coord("k")
+    return Post(
+        signal=signal,
+        rank=per_route.rank,
+        index=Lookup("tile_of", (route,)),
+        over=per_route.over,
+        when=per_route.when,
+        scope=scope,
+    )
+
+
+def _reads_own_tile(reader: Family, buffer: str) -> bool:
+    """Whether all that the reader takes from the buffer lies in its own M tile."""
+    rows = [access.row for access in reader.reads if access.buffer == buffer]
+    return all(row == Lookup("tile_row", (TILE,)) for row in rows) and any(r.coord == "tile" for r in reader.domain)
+
+
+def _wait(graph: TaskGraph, writer: Family, signal: Signal, reader: Family, buffer: str) -> Wait:
+    fence = any(access.buffer == buffer and access.proxy is Proxy.ASYNC for access in reader.reads)
+    index, target = _index_and_target(graph, writer, signal)
+    return Wait(signal=signal.name, index=index, target=target, scope=signal.scope, fence=fence)
+
+
+def _index_and_target(graph: TaskGraph, writer: Family, signal: Signal) -> tuple[Expr, Expr]:
+    match writer.role:
+        case Role.COMM:
+            return TILE, Lookup("tile_rows", (TILE,))
+        case Role.PUSH:
+            return Coord("block"), Lookup("block_routes", (Coord("block"),))
+        case _:
+            per_tile = _num_tasks(r for r in writer.domain if r.coord != "tile")
+            if signal.extent == Int(1):
+                return Int(0), Sym("num_tiles") * per_tile
+            return TILE, per_tile
+
+
+def _num_tasks(ranges: Iterable[Range]) -> Expr:
+    product: Expr = Int(1)
+    for item in ranges:
+        product = product * item.extent
+    return product
+
+
+def _choose_proxies(family: Family, graph: TaskGraph, settings: Settings) -> Family:
+    """TMA loads for rows in place, where the target has TMA and every row starts at a multiple of 16 bytes."""
+    body = family.body
+    if not isinstance(body, GemmBody) or body.gather or not settings.target.has_tma:
+        return family
+    rows = graph.buffer(body.rows)
+    if (body.depth * rows.dtype.num_bytes) % 16:
+        return family
+    reads = tuple(
+        replace(access, proxy=Proxy.ASYNC) if access.buffer == rows.name else access for access in family.reads
+    )
+    return replace(family, reads=reads)

@@ -1,0 +1,372 @@
+"""Lowers an OpGraph to task families: who computes what from which rows. No signals yet, and no relays.
+
+Before:  xs = dispatch(x, r); _1 = group_gemm(xs, w13); ...; y = ...; combine(y, weights)
+After:   send_xs   comm     every route's row of x to row `row_of` of xs on its destination
+         gemm_a    compute  tiles of a from xs and w13, with the epilogue
+         gemm_y    compute  tiles of y from a and w2
+         push_y    push     rows of y back to slot `route_at` of y_returned on the rank they came from
+         reduce_out reduce  out from y_returned and the router weights
+"""
+
+from __future__ import annotations
+
+from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv, equal, less, minimum
+from uniep_compiler.ir.ops import Op, OpGraph
+from uniep_compiler.ir.tasks import (
+    Access,
+    Buffer,
+    BufferKind,
+    CopyBody,
+    Family,
+    GemmBody,
+    Range,
+    ReduceBody,
+    Role,
+    Store,
+    TaskGraph,
+    Tile,
+    ZeroBody,
+)
+from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
+from uniep_compiler.passes.settings import Settings, choose_tile, tile_rows
+from uniep_compiler.passes.stages import Stage, build_stages, unsupported, value_dtype
+
+TILE = Coord("tile")
+FIRST_ROW = Lookup("tile_row", (TILE,))
+NUM_ROWS = Lookup("tile_rows", (TILE,))
+EXPERT = Lookup("tile_expert", (TILE,))
+ROW = FIRST_ROW + Coord("i")
+ROUTE_AT = Lookup("route_at", (ROW,))
+SOURCE = Lookup("source", (ROW,))
+ROW_ROUTE = "row_route"
+"""Where each row came from (source rank and route), written beside the row by whoever sends it."""
+
+ROWS_OF_TILE = Range(coord="i", extent=NUM_ROWS)
+TILES = Range(coord="tile", extent=Sym("num_tiles"))
+
+
+def build_tasks(graph: OpGraph, settings: Settings) -> TaskGraph:
+    """The task graph of `graph` for every rank of the group. Raises UEP0401 for what can't be lowered yet."""
+    return _Builder(graph, settings).build()
+
+
+class _Builder:
+    """Collects families and buffers while it walks the ops in program order."""
+
+    def __init__(self, graph: OpGraph, settings: Settings) -> None:
+        self.graph = graph
+        self.settings = settings
+        self.stages = {stage.gemm.results[0]: stage for stage in build_stages(graph, settings.dims, settings.source)}
+        self.buffers: list[Buffer] = []
+        self.families: list[Family] = []
+        routes = next(t for t in graph.types.values() if isinstance(t, RoutesType))
+        self.topk = routes.topk.value(settings.dims)
+        self.experts = routes.experts.value(settings.dims)
+        self.dtype = _row_dtype(graph)
+
+    def build(self) -> TaskGraph:
+        for param in self.graph.params:
+            self._add_param(param.name, param.type)
+        for op in self.graph.ops:
+            self._lower(op)
+        return TaskGraph(
+            name=self.graph.name,
+            ranks=self.settings.ranks,
+            experts=self.experts,
+            topk=self.topk,
+            tile_rows=tile_rows(self.settings.target, self.dtype),
+            block=self.settings.options.block,
+            buffers=tuple(self.buffers),
+            signals=(),
+            families=tuple(self.families),
+        )
+
+    def _lower(self, op: Op) -> None:
+        match op.kind:
+            case "dispatch":
+                self._lower_dispatch(op)
+            case "group_gemm":
+                self._lower_stage(self.stages[op.results[0]])
+            case "combine":
+                self._lower_combine(op)
+            case "to_rows" | "counts":
+                raise unsupported(f"`{op.kind}`", op.span, "leave it out", self.settings.source)
+            case _:
+                pass  # routes are the plan's; elementwise ops live in their stage
+
+    # -- parameters and results -------------------------------------------------------------------------------------
+
+    def _add_param(self, name: str, kind: Type) -> None:
+        """Parameters that kernels read become input buffers; routes and ids belong to the plan."""
+        if isinstance(kind, RowsType):
+            rows, cols = Sym("rows_bound"), self._cols(kind)
+            self.buffers.append(Buffer(name=name, dtype=kind.dtype, rows=rows, cols=cols, kind=BufferKind.INPUT))
+        elif isinstance(kind, TensorType) and kind.dtype.is_float:
+            self.buffers.append(self._tensor_buffer(name, kind))
+
+    def _tensor_buffer(self, name: str, kind: TensorType) -> Buffer:
+        if name in {op.operands[1] for op in self.graph.ops if op.kind == "group_gemm"}:
+            rows, cols = (Int(dim.value(self.settings.dims)) for dim in kind.shape[1:])
+            return Buffer(
+                name=name, dtype=kind.dtype, rows=rows, cols=cols, kind=BufferKind.INPUT, experts=self.experts
+            )
+        if name in {op.operands[2] for op in self.graph.ops if op.kind == "group_gemm" and len(op.operands) > 2}:
+            cols = Int(kind.shape[1].value(self.settings.dims))
+            return Buffer(name=name, dtype=kind.dtype, rows=Int(self.experts), cols=cols, kind=BufferKind.INPUT)
+        cols = Int(kind.shape[1].value(self.settings.dims))
+        return Buffer(name=name, dtype=kind.dtype, rows=Sym("tokens"), cols=cols, kind=BufferKind.INPUT)
+
+    def _cols(self, kind: RowsType) -> Expr:
+        return Int(kind.shape[0].value(self.settings.dims) if kind.shape else 1)
+
+    def _row_buffer(self, name: str) -> Buffer:
+        """The buffer of a rows value that leaves its stage; a result of the program is an output, zero after its rows."""
+        kind = self.graph.types[name]
+        if not isinstance(kind, RowsType):
+            raise TypeError(f"{name} is not rows")
+        is_result = name in self.graph.results
+        where = BufferKind.OUTPUT if is_result else BufferKind.WORKSPACE
+        return Buffer(name=name, dtype=kind.dtype, rows=Sym("rows_bound"), cols=self._cols(kind), kind=where)
+
+    def _add_rows(self, name: str) -> Buffer:
+        buffer = self._row_buffer(name)
+        self.buffers.append(buffer)
+        return buffer
+
+    # -- families ---------------------------------------------------------------------------------------------------
+
+    def _lower_dispatch(self, op: Op) -> None:
+        source, target = op.operands[0], op.results[0]
+        cols = self._add_rows(target).cols
+        item = Lookup("send_item", (Coord("peer"), Coord("item")))
+        row, settings = Lookup("row_of", (item,)), self.settings
+        writes = [send_access(settings, target, row, cols, to_peer=True)]
+        if not settings.local:
+            self.buffers.append(
+                Buffer(name=ROW_ROUTE, dtype=DType.I32, rows=Sym("rows_bound"), cols=Int(1), kind=BufferKind.SYMMETRIC)
+            )
+            writes.append(send_access(settings, ROW_ROUTE, row, Int(1), to_peer=True))
+        self.families.append(
+            Family(
+                name=f"send_{target}",
+                role=Role.COMM,
+                value=target,
+                domain=(Range(coord="lane", extent=Int(settings.lanes)),),
+                body=CopyBody(source=source, target=target, cols=_int(cols), chunk=settings.options.chunk),
+                reads=(send_access(settings, source, item // self.topk, cols),),
+                writes=tuple(writes),
+                stepwise=True,
+                span=op.span,
+            )
+        )
+        self._pad_if_result(target)
+
+    def _lower_stage(self, stage: Stage) -> None:
+        tile = self._tile(stage)
+        per_accumulator = tile.cols // len(stage.accumulators)
+        column = Coord("column")
+        first_col = column * per_accumulator
+        num_cols = minimum(Int(per_accumulator), Int(stage.num_cols) - first_col)
+        buffers = {name for _, name, _ in stage.stores}
+        for name in sorted(buffers, key=list(self.graph.types).index):
+            self._add_rows(name)
+        name = stage.stores[-1][1] if stage.stores else stage.gemm.results[0]
+        self.families.append(
+            Family(
+                name=f"gemm_{name}",
+                role=Role.COMPUTE,
+                value=name,
+                domain=(TILES, Range(coord="column", extent=cdiv(Int(stage.num_cols), Int(per_accumulator)))),
+                body=GemmBody(
+                    rows=stage.rows,
+                    depth=stage.depth,
+                    num_cols=stage.num_cols,
+                    layout=stage.layout,
+                    accumulators=stage.accumulators,
+                    epilogue=stage.epilogue,
+                    stores=tuple(Store(value=value, buffer=to, first=first) for value, to, first in stage.stores),
+                    tile=tile,
+                ),
+                reads=(
+                    Access(buffer=stage.rows, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=Int(stage.depth)),
+                    *(self._weight_access(stage, acc.weight, acc.first + first_col, num_cols) for acc in stage.accumulators),
+                ),
+                writes=tuple(
+                    Access(buffer=to, row=FIRST_ROW, num_rows=NUM_ROWS, col=first + first_col, num_cols=num_cols)
+                    for _, to, first in stage.stores
+                ),
+                group=self.settings.options.group,
+                span=stage.span,
+            )
+        )
+        for name in sorted(buffers):
+            self._pad_if_result(name)
+
+    def _weight_access(self, stage: Stage, weight: str, first: Expr, count: Expr) -> Access:
+        """The part of one expert's weight that a tile reads. Row numbers run over all experts."""
+        rows = next(buffer.rows for buffer in self.buffers if buffer.name == weight)
+        if stage.layout == "nk":
+            return Access(
+                buffer=weight, row=EXPERT * rows + first, num_rows=count, num_cols=Int(stage.depth)
+            )
+        return Access(buffer=weight, row=EXPERT * rows, num_rows=Int(stage.depth), col=first, num_cols=count)
+
+    def _tile(self, stage: Stage) -> Tile:
+        """The schedule's tile for one of the stage's values, else the default."""
+        names = {stage.gemm.results[0], *(name for op in stage.epilogue for name in op.results)}
+        names |= {name for _, name, _ in stage.stores}
+        names |= {op.results[0] for op in self.graph.ops if op.kind == "round" and op.operands[0] in names}
+        chosen = [tile for name, tile in self.settings.options.tiles if name in names]
+        if chosen:
+            rows, cols, depth = chosen[-1]
+            return Tile(rows=rows, cols=cols, depth=depth)
+        return choose_tile(
+            self.settings.target,
+            self.dtype,
+            num_cols=stage.num_cols,
+            depth=stage.depth,
+            num_accumulators=len(stage.accumulators),
+        )
+
+    def _lower_combine(self, op: Op) -> None:
+        rows = op.operands[0]
+        weights = op.operands[1] if len(op.operands) > 1 else None
+        target, dtype = self._combine_result(op)
+        cols = next(buffer.cols for buffer in self.buffers if buffer.name == rows)
+        returned = f"{rows}_returned"
+        self.buffers += [
+            Buffer(
+                name=returned,
+                dtype=value_dtype(self.graph, rows),
+                rows=Sym("tokens_bound") * self.topk,
+                cols=cols,
+                kind=BufferKind.SYMMETRIC,
+            ),
+            Buffer(name=target, dtype=dtype, rows=Sym("tokens"), cols=cols, kind=BufferKind.OUTPUT),
+        ]
+        self.families.append(_push(op, rows, returned, cols, self.settings.options.chunk))
+        self.families.append(self._reduce(op, returned, weights, target, cols, dtype))
+
+    def _combine_result(self, op: Op) -> tuple[str, DType]:
+        """Name and dtype of what the combine leaves: its rounded value, which has to be a result of the program."""
+        rounds = [use for use in self.graph.consumers(op.results[0]) if use.kind == "round"]
+        value = rounds[0].results[0] if rounds else op.results[0]
+        if value not in self.graph.results or len(self.graph.consumers(op.results[0])) > len(rounds[:1]):
+            raise unsupported(
+                "work on tokens after combine", op.span, "return the result of combine as it is", self.settings.source
+            )
+        name = value if not value.startswith("_") else "out"
+        return name, value_dtype(self.graph, value)
+
+    def _reduce(self, op: Op, rows: str, weights: str | None, target: str, cols: Expr, dtype: DType) -> Family:
+        block = self.settings.options.block
+        first = Coord("block") * block
+        num_tokens = minimum(Int(block), Sym("tokens") - first)
+        route = (first + Coord("i")) * self.topk + Coord("k")
+        over = (Range(coord="i", extent=num_tokens), Range(coord="k", extent=Int(self.topk)))
+        valid = less(Int(-1), Lookup("dest", (route,)))
+        reads = [Access(buffer=rows, row=route, num_rows=Int(1), num_cols=cols, over=over, when=valid)]
+        if weights is not None:
+            reads.append(Access(buffer=weights, row=first, num_rows=num_tokens, num_cols=Int(self.topk)))
+        return Family(
+            name=f"reduce_{target}",
+            role=Role.REDUCE,
+            value=target,
+            domain=(Range(coord="block", extent=cdiv(Sym("tokens"), Int(block))),),
+            body=ReduceBody(
+                rows=rows,
+                weights=weights,
+                target=target,
+                cols=_int(cols),
+                topk=self.topk,
+                block=block,
+                dtype=dtype,
+                by_route=True,
+            ),
+            reads=tuple(reads),
+            writes=(Access(buffer=target, row=first, num_rows=num_tokens, num_cols=cols),),
+            span=op.span,
+        )
+
+    def _pad_if_result(self, name: str) -> None:
+        """A rows result is zero after its last valid row, whatever its memory held before."""
+        if name not in self.graph.results:
+            return
+        buffer = next(buffer for buffer in self.buffers if buffer.name == name)
+        chunk = self.settings.options.chunk
+        first = Sym("num_rows") + Coord("piece") * chunk
+        count = minimum(Int(chunk), Sym("rows_bound") - first)
+        self.families.append(
+            Family(
+                name=f"pad_{name}",
+                role=Role.COMPUTE,
+                value=name,
+                domain=(Range(coord="piece", extent=cdiv(Sym("rows_bound") - Sym("num_rows"), Int(chunk))),),
+                body=ZeroBody(target=name, cols=_int(buffer.cols), chunk=chunk),
+                reads=(),
+                writes=(Access(buffer=name, row=first, num_rows=count, num_cols=buffer.cols),),
+            )
+        )
+
+
+def _int(expr: Expr) -> int:
+    """The value of an expression that is a constant by construction."""
+    if isinstance(expr, Int):
+        return expr.value
+    raise TypeError(f"not a constant: {expr}")
+
+
+def _row_dtype(graph: OpGraph) -> DType:
+    """Element type of the rows that GEMMs read: it decides the tile's shape."""
+    for op in graph.ops:
+        if op.kind == "group_gemm":
+            return value_dtype(graph, op.operands[0])
+    return DType.F32
+
+
+def send_access(
+    settings: Settings, buffer: str, row: Expr, cols: Expr, *, to_peer: bool = False, when: Expr | None = None, topk: int = 0
+) -> Access:
+    """What a lane touches for each of its sends: one row, of its own memory or of the peer's.
+
+    Chunks of sends are dealt to lanes in turn. With `topk`, the row is touched once for each `k` for which `when` holds.
+    """
+    mine = equal((Coord("item") // settings.options.chunk) % settings.lanes, Coord("lane"))
+    over = send_ranges(settings.ranks)
+    return Access(
+        buffer=buffer,
+        rank=Coord("peer") if to_peer else None,
+        row=row,
+        num_rows=Int(1),
+        num_cols=cols,
+        over=(*over, Range(coord="k", extent=Int(topk))) if topk else over,
+        when=mine if when is None else mine * when,
+    )
+
+
+def send_ranges(num_ranks: int) -> tuple[Range, ...]:
+    """What lanes walk: every send to every peer."""
+    return (
+        Range(coord="peer", extent=Int(num_ranks)),
+        Range(coord="item", extent=Lookup("send_count", (Coord("peer"),))),
+    )
+
+
+def _push(op: Op, rows: str, returned: str, cols: Expr, chunk: int) -> Family:
+    return Family(
+        name=f"push_{rows}",
+        role=Role.PUSH,
+        value=rows,
+        domain=(TILES,),
+        body=CopyBody(source=rows, target=returned, cols=_int(cols), chunk=chunk),
+        reads=(
+            Access(buffer=rows, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=cols),
+            Access(buffer=ROW_ROUTE, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=Int(1)),
+        ),
+        writes=(
+            Access(
+                buffer=returned, rank=SOURCE, row=ROUTE_AT, num_rows=Int(1), num_cols=cols, over=(ROWS_OF_TILE,)
+            ),
+        ),
+        span=op.span,
+    )

@@ -1,0 +1,111 @@
+"""Puts a relay between arriving rows and the GEMM that reads them.
+
+relay = off     rows are sent once per route, straight to their place: nothing to do.
+relay = copy    rows are sent once per rank to `xs_arrived`; a relay task per M tile copies them into `xs`.
+relay = gather  rows are sent once per rank to `xs_arrived`; the GEMM reads them from there through the plan.
+
+On one local rank rows arrive nowhere: the relay or the GEMM reads the tokens themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, equal
+from uniep_compiler.ir.tasks import Access, Buffer, BufferKind, CopyBody, Family, GemmBody, Role, TaskGraph
+from uniep_compiler.options import Relay
+from uniep_compiler.passes.build_tasks import (
+    FIRST_ROW,
+    NUM_ROWS,
+    ROUTE_AT,
+    ROW_ROUTE,
+    ROWS_OF_TILE,
+    SOURCE,
+    TILES,
+    send_access,
+)
+from uniep_compiler.passes.settings import Settings
+
+
+def insert_relays(graph: TaskGraph, settings: Settings) -> TaskGraph:
+    """The graph with relays between each comm family and its readers, as `settings.relay` says."""
+    for family in graph.families:
+        if family.role is Role.COMM and settings.relay is not Relay.OFF:
+            graph = _insert_relay(graph, family, settings)
+    return graph
+
+
+def _insert_relay(graph: TaskGraph, send: Family, settings: Settings) -> TaskGraph:
+    if not isinstance(send.body, CopyBody):
+        raise TypeError(f"{send.name} copies nothing")
+    rows = graph.buffer(send.body.target)
+    if settings.local:
+        place, row, sends = send.body.source, ROUTE_AT // graph.topk, ()
+        buffers = graph.buffers
+    else:
+        arrived = Buffer(
+            name=f"{rows.name}_arrived",
+            dtype=rows.dtype,
+            rows=Sym("tokens_bound") * graph.ranks,
+            cols=rows.cols,
+            kind=BufferKind.SYMMETRIC,
+        )
+        place, row = arrived.name, SOURCE * Sym("tokens_bound") + ROUTE_AT // graph.topk
+        sends = (_send_tokens(send, arrived, graph.topk, settings),)
+        buffers = (*graph.buffers, arrived)
+    reads = _relay_reads(place, row, rows.cols, settings)
+    # A program's own result has to exist as rows, whoever else could gather.
+    if settings.relay is Relay.GATHER and rows.kind is not BufferKind.OUTPUT:
+        families = tuple(_gather(f, rows.name, place, reads) for f in graph.families if f is not send)
+        buffers = tuple(buffer for buffer in buffers if buffer.name != rows.name)
+        return replace(graph, buffers=buffers, families=(*sends, *families))
+    relay = Family(
+        name=f"relay_{rows.name}",
+        role=Role.RELAY,
+        value=rows.name,
+        domain=(TILES,),
+        body=CopyBody(source=place, target=rows.name, cols=send.body.cols, chunk=settings.options.chunk),
+        reads=reads,
+        writes=(Access(buffer=rows.name, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=rows.cols),),
+        span=send.span,
+    )
+    families = tuple(f for f in graph.families if f is not send)
+    return replace(graph, buffers=buffers, families=(*sends, relay, *families))
+
+
+def _relay_reads(place: str, row: Expr, cols: Expr, settings: Settings) -> tuple[Access, ...]:
+    """The reads that collect a tile's rows from where they arrived."""
+    rows = Access(buffer=place, row=row, num_rows=Int(1), num_cols=cols, over=(ROWS_OF_TILE,))
+    if settings.local:
+        return (rows,)
+    return (rows, Access(buffer=ROW_ROUTE, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=Int(1)))
+
+
+def _send_tokens(send: Family, arrived: Buffer, topk: int, settings: Settings) -> Family:
+    """The comm family with one row per token and peer, and one entry of `row_route` for each route that shares it."""
+    token = Lookup("send_item", (Coord("peer"), Coord("item")))
+    route = token * topk + Coord("k")
+    wanted = equal(Lookup("dest", (route,)), Coord("peer"))
+    if not isinstance(send.body, CopyBody):
+        raise TypeError(f"{send.name} copies nothing")
+    return replace(
+        send,
+        body=replace(send.body, target=arrived.name),
+        reads=(send_access(settings, send.body.source, token, arrived.cols),),
+        writes=(
+            send_access(
+                settings, arrived.name, Sym("rank") * Sym("tokens_bound") + token, arrived.cols, to_peer=True
+            ),
+            send_access(
+                settings, ROW_ROUTE, Lookup("row_of", (route,)), Int(1), to_peer=True, when=wanted, topk=topk
+            ),
+        ),
+    )
+
+
+def _gather(family: Family, rows: str, place: str, reads: tuple[Access, ...]) -> Family:
+    """The family, reading through the plan what it read from `rows`."""
+    if not isinstance(family.body, GemmBody) or family.body.rows != rows:
+        return family
+    kept = tuple(access for access in family.reads if access.buffer != rows)
+    return replace(family, body=replace(family.body, rows=place, gather=True), reads=(*reads, *kept))
