@@ -12,9 +12,14 @@ class Source:
     name: str
     text: str
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the text without their ends. Only a newline ends a line: that is how positions are counted."""
+        return tuple(line.removesuffix("\r") for line in self.text.split("\n"))
+
     def line(self, number: int) -> str:
         """The text of line `number` (from 1), without its line end; empty past the last line."""
-        lines = self.text.splitlines()
+        lines = self.lines
         return lines[number - 1] if 1 <= number <= len(lines) else ""
 
 
@@ -28,7 +33,7 @@ class Span:
     end_column: int
 
     def to(self, other: Span) -> Span:
-        """The smallest span that starts where this one does and ends where `other` does."""
+        """The span from where this one starts to where `other` ends."""
         return Span(line=self.line, column=self.column, end_line=other.end_line, end_column=other.end_column)
 
     def __str__(self) -> str:
@@ -36,3 +41,4 @@ class Span:
 
 
 NO_SPAN = Span(line=0, column=0, end_line=0, end_column=0)
+"""The span of what no text stands for."""

@@ -1,0 +1,141 @@
+"""From text to a Program: the public entry of the front end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+
+from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label, UniepError
+from uniep_compiler.frontend.build import build_file
+from uniep_compiler.frontend.grammar import Run, tokens_of
+from uniep_compiler.frontend.mistakes import describe
+from uniep_compiler.frontend.schedule_block import ScheduleBlock, type_schedules
+from uniep_compiler.frontend.syntax import FileDecl, MoeDecl
+from uniep_compiler.source import Source, Span
+
+VERSION = 1
+"""The version of the language that this compiler reads."""
+
+MAX_SOURCE_BYTES = 256 * 1024
+"""Longer texts are refused unread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A parsed file, or one layer of it (`program["name"]`). Names, types and shapes are checked when it is lowered.
+
+    `moes` and `schedules` are those of the selection, in the order of the text; `file` is the whole file.
+    """
+
+    source: Source
+    moes: Mapping[str, MoeDecl]
+    schedules: tuple[ScheduleBlock, ...]
+    file: FileDecl
+
+    def __getitem__(self, name: str) -> Program:
+        """The program with only the layer `name` and its schedules; UniepError if the file has no such layer."""
+        if name not in self.moes:
+            raise UniepError([_unknown_moe(name, tuple(self.moes))], self.source)
+        schedules = tuple(schedule for schedule in self.schedules if schedule.moe == name)
+        return replace(self, moes=MappingProxyType({name: self.moes[name]}), schedules=schedules)
+
+    @property
+    def moe(self) -> MoeDecl:
+        """The only layer; UniepError if there are several to choose from."""
+        if len(self.moes) > 1:
+            raise UniepError([_several_moes(tuple(self.moes.values()))], self.source)
+        return next(iter(self.moes.values()))
+
+
+def parse_file(path: str | PathLike[str]) -> Program:
+    """Parses a `.uniep` file (UTF-8). Raises UniepError with all syntax errors, and OSError if it cannot be read."""
+    file = Path(path)
+    if file.stat().st_size > MAX_SOURCE_BYTES:
+        raise UniepError([_too_long(file.stat().st_size)], Source(name=str(file), text=""))
+    raw = file.read_bytes()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        message = f"`{file}` is not UTF-8: byte 0x{raw[error.start]:02x} on line {line}"
+        diagnostic = Diagnostic(code="UEP0105", message=message, help="save the file as UTF-8")
+        raise UniepError([diagnostic], Source(name=str(file), text="")) from None
+    return parse(text, name=str(file))
+
+
+def parse(text: str, name: str = "<string>") -> Program:
+    """Parses a program. `name` is what errors call the text. Raises UniepError with all syntax errors."""
+    source = Source(name=name, text=_normal(text))
+    num_bytes = len(source.text.encode("utf-8", "surrogatepass"))
+    if num_bytes > MAX_SOURCE_BYTES:
+        raise UniepError([_too_long(num_bytes)], Source(name=name, text=""))
+    layout = tokens_of(source.text)
+    if not layout.tokens:
+        raise UniepError([_no_moe("the file is empty")], source)
+    run = Run(layout, describe)
+    if run.tree is None:
+        raise UniepError(run.errors, source)
+    return _program(build_file(run.tree, source))
+
+
+def _normal(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _program(file: FileDecl) -> Program:
+    bag = DiagnosticBag()
+    bag.extend(_check_version(file))
+    bag.extend(_check_unique(file))
+    if not file.moes:
+        bag.add(_no_moe("the file holds no `moe` block"))
+    moes = {moe.name.name: moe for moe in file.moes}
+    schedules, problems = type_schedules(file.schedules, moes)
+    bag.extend(problems)
+    bag.raise_if_errors(file.source)
+    return Program(source=file.source, moes=MappingProxyType(moes), schedules=schedules, file=file)
+
+
+def _check_version(file: FileDecl) -> list[Diagnostic]:
+    if int(file.version.name) == VERSION:
+        return []
+    label = Label(span=file.version.span, text=f"this compiler reads version {VERSION}")
+    message = f"version {file.version.name} of the language is not known"
+    return [Diagnostic(code="UEP0104", message=message, labels=(label,), help=f"write `uniep {VERSION}`")]
+
+
+def _check_unique(file: FileDecl) -> list[Diagnostic]:
+    first: dict[str, Span] = {}
+    problems = []
+    for moe in file.moes:
+        span = first.setdefault(moe.name.name, moe.name.span)
+        if span != moe.name.span:
+            labels = (Label(span=span, text="first here", primary=False), Label(span=moe.name.span, text="again here"))
+            message = f"two layers are called `{moe.name.name}`"
+            problems.append(Diagnostic(code="UEP0202", message=message, labels=labels, help="rename one of them"))
+    return problems
+
+
+def _no_moe(message: str) -> Diagnostic:
+    help_ = "a program is the line `uniep 1` and a block `moe name(...) -> ... { ... }`"
+    return Diagnostic(code="UEP0107", message=message, help=help_)
+
+
+def _too_long(num_bytes: int) -> Diagnostic:
+    message = f"the text has {num_bytes} bytes, and the most is {MAX_SOURCE_BYTES}"
+    return Diagnostic(code="UEP0105", message=message, help="is this the right file?")
+
+
+def _unknown_moe(name: str, names: tuple[str, ...]) -> Diagnostic:
+    close = get_close_matches(name, names, n=1)
+    help_ = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(f'`{n}`' for n in names)}"
+    return Diagnostic(code="UEP0222", message=f"the program has no layer `{name}`", help=help_)
+
+
+def _several_moes(moes: tuple[MoeDecl, ...]) -> Diagnostic:
+    labels = tuple(Label(span=moe.name.span, text="one of them", primary=moe is moes[0]) for moe in moes)
+    help_ = f'choose one: program["{moes[0].name.name}"]'
+    return Diagnostic(code="UEP0222", message=f"the program has {len(moes)} layers", labels=labels, help=help_)
