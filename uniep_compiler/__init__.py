@@ -6,6 +6,12 @@ Public names are imported on first use, so that `import uniep_compiler` is quick
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uniep_compiler import integrations
+    from uniep_compiler.diagnostics import HangError, UniepError
+    from uniep_compiler.frontend.parse import Program, parse, parse_file
 
 __version__ = "0.1.0"
 

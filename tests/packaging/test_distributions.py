@@ -131,5 +131,20 @@ def test_a_checkout_finds_its_templates_beside_the_package(checkout):
     assert names.split() == expected_names(checkout)
 
 
+def test_an_editable_install_finds_the_templates_of_its_checkout(checkout, tmp_path):
+    """The wheel of an editable install holds a path to the checkout, and a copy of the templates that is never read."""
+    wheels, site = tmp_path / "wheels", tmp_path / "site"
+    wheels.mkdir()
+    build = f"from hatchling.build import build_editable; build_editable({str(wheels)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=checkout, capture_output=True, check=True)
+    with zipfile.ZipFile(next(wheels.iterdir())) as archive:
+        archive.extractall(site)
+    (pth,) = site.glob("*.pth")
+    # The order that an interpreter gives them: the folder itself, then what its .pth files name.
+    root, names = run_python(FIND_TEMPLATES, path=os.pathsep.join([str(site), pth.read_text().strip()]))
+    assert Path(root) == checkout / "templates"
+    assert names.split() == expected_names(checkout)
+
+
 def expected_names(checkout):
     return sorted(path.relative_to(checkout / "templates").as_posix() for path in templates_of(checkout))
