@@ -29,6 +29,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0109": "this is not a statement",
         "UEP0110": "a comma or an operator is missing",
         "UEP0111": "this text of an OpGraph cannot be read",
+        "UEP0112": "this text of a task graph or a schedule cannot be read",
         # 02: names, shapes and types.
         "UEP0201": "a value is not defined",
         "UEP0202": "a name is defined twice",

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from uniep_compiler.ir.index import Expr, Int
+from uniep_compiler.ir.index import Environment, Expr, Int
 from uniep_compiler.ir.ops import Op
 from uniep_compiler.ir.types import DType
 from uniep_compiler.source import NO_SPAN, Span
+
+if TYPE_CHECKING:
+    from uniep_compiler.ir.instance import Instance
 
 
 class Role(StrEnum):
@@ -276,3 +280,9 @@ class TaskGraph:
     def signal(self, name: str) -> Signal:
         """The signal of that name; KeyError if there is none."""
         return {signal.name: signal for signal in self.signals}[name]
+
+    def instantiate(self, routing: Environment) -> Instance:
+        """Every single task of every rank under one routing (`ir/routing.py`)."""
+        from uniep_compiler.ir.instance import instantiate
+
+        return instantiate(self, routing)

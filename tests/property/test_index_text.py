@@ -1,0 +1,54 @@
+"""Index expressions print and parse back to themselves, and mean the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from uniep_compiler.diagnostics import UniepError
+from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Int, Lookup, Sym
+from uniep_compiler.ir.index_text import parse_expr, print_expr
+
+NAMES = st.sampled_from(["tile", "i", "num_tiles", "min", "x_1"])
+ATOMS = st.one_of(st.builds(Int, st.integers(-9, 99)), st.builds(Sym, NAMES), st.builds(Coord, NAMES))
+
+
+def grow(inner):
+    indices = st.lists(inner, max_size=2).map(tuple)
+    return st.one_of(
+        st.builds(Binary, st.sampled_from(BinaryOp), inner, inner),
+        st.builds(Lookup, NAMES, indices, st.none() | inner),
+    )
+
+
+EXPRS = st.recursive(ATOMS, grow, max_leaves=12)
+
+
+@given(EXPRS)
+def test_every_expression_parses_back(expr):
+    assert parse_expr(print_expr(expr)) == expr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$num_tiles * 4",
+        "a - (b - c)",
+        "a - b - c",
+        "(a < b) * (c == -1)",
+        "source[tile_row[tile] + i]@(peer + 1) // 2 % 3",
+        "min(4, $tokens - block * 4)",
+        "cdiv(max(a, b), 8)",
+    ],
+)
+def test_text_is_kept_as_it_is(text):
+    assert print_expr(parse_expr(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "a +", "a b", "min(a)", "t[1", "a < b < c", "$", "- a", "a ? b"])
+def test_other_text_is_an_error_with_a_place(text):
+    with pytest.raises(UniepError) as caught:
+        parse_expr(text)
+    assert caught.value.codes == ("UEP0112",)
+    assert "^" in str(caught.value)

@@ -1,0 +1,129 @@
+"""Tokens of the IR's text forms, and a cursor over them. Line ends are blanks; `#` starts a comment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
+from uniep_compiler.source import Source, Span
+
+T = TypeVar("T")
+
+_TOKEN = re.compile(
+    r"""(?P<blank>\s+|\#[^\n]*)
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<int>[0-9]+)
+      | (?P<punctuation>//|==|>=|->|[-+*%<>=()\[\]{},:@$.])""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A name, a number or punctuation, with its offset in the text. The last token of a text is the empty `end`."""
+
+    kind: str
+    text: str
+    offset: int
+
+
+class Reader:
+    """A cursor over the tokens of one text. What does not fit raises UniepError (UEP0112) at the token's place."""
+
+    def __init__(self, text: str, name: str = "<ir>") -> None:
+        self.source = Source(name=name, text=text)
+        self._tokens = tuple(self._tokenize(text))
+        self._next = 0
+
+    def _tokenize(self, text: str) -> Iterator[Token]:
+        offset = 0
+        while offset < len(text):
+            match = _TOKEN.match(text, offset)
+            if match is None:
+                self.fail("a name, a number or an operator", Token(kind="other", text=text[offset], offset=offset))
+            if match.lastgroup != "blank":
+                yield Token(kind=str(match.lastgroup), text=match.group(), offset=offset)
+            offset = match.end()
+        yield Token(kind="end", text="", offset=offset)
+
+    @property
+    def token(self) -> Token:
+        """The next token."""
+        return self._tokens[self._next]
+
+    @property
+    def line_rest(self) -> str:
+        """What is left of the line that the next token stands on."""
+        text, start = self.source.text, self.token.offset
+        end = text.find("\n", start)
+        return text[start:] if end < 0 else text[start:end]
+
+    def skip_line(self) -> None:
+        """Go on with the first token after this line."""
+        end = self.token.offset + len(self.line_rest)
+        while self.token.offset < end:
+            self._next += 1
+
+    def advance(self) -> Token:
+        """Take the next token, whatever it is."""
+        token = self.token
+        self._next = min(self._next + 1, len(self._tokens) - 1)
+        return token
+
+    def at(self, *texts: str) -> bool:
+        """Whether the next token is one of `texts`."""
+        return self.token.text in texts and self.token.kind != "end"
+
+    def accept(self, text: str) -> bool:
+        """Take the next token if it is `text`."""
+        if not self.at(text):
+            return False
+        self.advance()
+        return True
+
+    def expect(self, text: str) -> None:
+        """Take `text`, which has to come next."""
+        if not self.accept(text):
+            self.fail(f"`{text}`")
+
+    def name(self) -> str:
+        """Take a name."""
+        return self._take("name", "a name")
+
+    def number(self) -> int:
+        """Take an integer, with a sign if it is negative."""
+        sign = -1 if self.accept("-") else 1
+        return sign * int(self._take("int", "an integer"))
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self.token.kind != "end":
+            self.fail("the end of the text")
+
+    def separated(self, item: Callable[[], T], close: str) -> tuple[T, ...]:
+        """Items with commas between them, up to and with `close`."""
+        items: list[T] = []
+        while not self.accept(close):
+            if items:
+                self.expect(",")
+            items.append(item())
+        return tuple(items)
+
+    def _take(self, kind: str, expected: str) -> str:
+        if self.token.kind != kind:
+            self.fail(expected)
+        return self.advance().text
+
+    def fail(self, expected: str, token: Token | None = None) -> NoReturn:
+        """Raise the error that something else was expected at the next token (or at `token`)."""
+        token = self.token if token is None else token
+        before = self.source.text[: token.offset]
+        line, column = before.count("\n") + 1, token.offset - (before.rfind("\n") + 1) + 1
+        span = Span(line=line, column=column, end_line=line, end_column=column + max(1, len(token.text)))
+        found = f"`{token.text}`" if token.text else "the end"
+        label = Label(span=span, text=f"expected {expected}")
+        message = f"expected {expected}, found {found}"
+        raise UniepError([Diagnostic(code="UEP0112", message=message, labels=(label,))], self.source)
