@@ -56,10 +56,13 @@ test-long: $(READY)
 test-gpu: $(READY)
 	@$(PYTEST) --require-gpu -m gpu $(ARGS)
 
+# All three speak, whichever fails.
 lint: $(READY)
-	@$(RUN) -m ruff check --quiet .
-	@$(RUN) -m ruff format --check --quiet . || { echo 'not formatted (mended by `make format`):'; $(RUN) -m ruff format --check . ; }
-	@$(RUN) -m mypy --no-error-summary
+	@status=0; \
+	$(RUN) -m ruff check --quiet --output-format concise . || status=1; \
+	$(RUN) -m ruff format --check --quiet --output-format concise . || status=1; \
+	$(RUN) -m mypy --no-error-summary || status=1; \
+	exit $$status
 
 format: $(READY)
 	@$(RUN) -m ruff check --fix --quiet . || true
