@@ -16,7 +16,9 @@ STATE_EXITED = 1
 STATE_ABORT = 2
 """0, or 1 once a worker has claimed the error record; from then on workers leave, and outputs are NaN."""
 STATE_CURSOR = 8
-"""First cursor; launch `n` of a call that uses set `s` takes its task ids from `STATE_CURSOR + s * 8 + n`."""
+"""First cursor; launch `n` of a call that uses set `s` takes its task ids from `STATE_CURSOR + s * CURSORS + n`."""
+CURSORS = 8
+"""Cursors of a set, so launches that a call can have."""
 STATE_WORDS = 32
 
 ERROR_KIND = 0

@@ -159,6 +159,8 @@ def binary(op: BinaryOp, lhs: Expr | int | _Operators, rhs: Expr | int | _Operat
             return b
         case (Int(0), _) | (_, Int(0)) if op is BinaryOp.MUL:
             return Int(0)
+        case _ if op is BinaryOp.SUB and a == b:
+            return Int(0)
         case _, Int(1) if op is BinaryOp.MOD:
             return Int(0)
         case _:

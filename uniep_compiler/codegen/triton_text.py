@@ -1,0 +1,114 @@
+"""Prints index expressions and epilogues as Triton source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Lookup, Sym
+from uniep_compiler.ir.ops import Op
+from uniep_compiler.ir.types import DType
+
+TL_DTYPES: Mapping[DType, str] = {
+    DType.BF16: "tl.bfloat16",
+    DType.F16: "tl.float16",
+    DType.F32: "tl.float32",
+    DType.I32: "tl.int32",
+    DType.I64: "tl.int64",
+}
+
+SYMBOL_NAMES: Mapping[str, str] = {"num_rows": "total_rows"}
+"""Symbols whose name in kernels differs: there, `num_rows` are those of a tile."""
+
+_CALLS = {BinaryOp.MIN: "minimum", BinaryOp.MAX: "maximum", BinaryOp.CEILDIV: "cdiv"}
+_PRECEDENCE = {
+    BinaryOp.EQ: 1,
+    BinaryOp.LT: 1,
+    BinaryOp.ADD: 2,
+    BinaryOp.SUB: 2,
+    BinaryOp.MUL: 3,
+    BinaryOp.FLOORDIV: 3,
+    BinaryOp.MOD: 3,
+}
+
+
+def expr_text(expr: Expr, lookups: Mapping[Expr, str], outer: int = 0) -> str:
+    """The Triton text of `expr`; every look-up in it has a name in `lookups`. `outer` is the precedence around it."""
+    if expr in lookups:
+        return lookups[expr]
+    match expr:
+        case Int(value):
+            return str(value)
+        case Sym(name):
+            return SYMBOL_NAMES.get(name, name)
+        case Coord(name):
+            return name
+        case Lookup():
+            raise KeyError(f"no name for the look-up {expr}")
+        case Binary(op, lhs, rhs) if op in _CALLS:
+            return f"{_CALLS[op]}({expr_text(lhs, lookups)}, {expr_text(rhs, lookups)})"
+        case Binary(op, lhs, rhs):
+            level = _PRECEDENCE[op]
+            text = f"{expr_text(lhs, lookups, level)} {op.value} {expr_text(rhs, lookups, level + 1)}"
+            return f"({text})" if level < outer else text
+        case _:
+            assert_never(expr)
+
+
+def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str]) -> list[str]:
+    """Assignments for an epilogue's ops, in order. Unnamed values that are read once stand inside their reader."""
+    reads: dict[str, int] = {}
+    for op in ops:
+        for name in op.operands:
+            reads[name] = reads.get(name, 0) + 1
+    inline: dict[str, str] = {}
+    lines: list[str] = []
+    for op in ops:
+        operands = [inline.get(name, names.get(name, name)) for name in op.operands]
+        text, result = _op_text(op, operands), op.results[0]
+        if op.kind == "const" or (result.startswith("_") and reads.get(result, 0) == 1 and op.kind in _INLINE):
+            inline[result] = text
+        else:
+            lines.append(f"{names.get(result, result)} = {text}")
+    return lines
+
+
+_INLINE = frozenset({"add", "sub", "mul", "neg", "silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square", "clamp"})
+_FUNCTIONS = frozenset({"silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square"})
+_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+
+
+def _op_text(op: Op, operands: list[str]) -> str:
+    match op.kind:
+        case "const":
+            return repr(float(str(op.attr("value"))))
+        case "add" | "sub" | "mul":
+            left, right = (_wrapped(text) for text in operands)
+            return f"{left} {_INFIX[op.kind]} {right}"
+        case "neg":
+            return f"-{_wrapped(operands[0])}"
+        case "clamp":
+            return _clamp_text(op, operands[0])
+        case "round":
+            dtype = DType(str(op.attr("dtype")))
+            return operands[0] if dtype is DType.F32 else f"rounded({operands[0]}, {TL_DTYPES[dtype]})"
+        case kind if kind in _FUNCTIONS:
+            return f"{kind}({operands[0]})"
+        case _:
+            raise KeyError(f"no Triton text for op {op.kind}")
+
+
+def _clamp_text(op: Op, operand: str) -> str:
+    low, high = op.optional("min"), op.optional("max")
+    text = operand if low is None else f"maximum({operand}, {float(str(low))!r})"
+    return text if high is None else f"minimum({text}, {float(str(high))!r})"
+
+
+def _wrapped(text: str) -> str:
+    """Parentheses around a text with operators at its top level, so that evaluation order is the program's."""
+    depth = 0
+    for before, char in zip(" " + text, text, strict=False):
+        depth += (char in "([") - (char in ")]")
+        if depth == 0 and before == " " and char in "+-*":
+            return f"({text})"
+    return text

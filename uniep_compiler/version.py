@@ -1,0 +1,3 @@
+"""The version of the package, as generated kernels name it."""
+
+VERSION = "0.1.0"
