@@ -19,8 +19,8 @@ TABLE_ELEMS = 8192
 class PlanView:
     """The plan of one layer: bound dims, block sizes, and the words of the error record.
 
-    `sends` is "" where no rows are sent, else "route" or "rank"; `send_keys` is "experts" where sends go in the order of
-    experts, "ranks" where they go in the order of routes. `num_send_keys` is the number of those.
+    `sends` is "" where no rows are sent, else "route" or "rank"; `send_keys` is "experts" where sends go in the order
+    of experts, "ranks" where they go in the order of routes. `num_send_keys` is the number of those.
     """
 
     prelude: str

@@ -1,7 +1,7 @@
 """Generated modules: source text becomes a file in the disk cache, and the file a module.
 
-Triton reads the source of a kernel from a file, so text alone won't do. Ranks write the same file at the same time: each
-writes under a name of its own and renames.
+Triton reads the source of a kernel from a file, so text alone won't do. Ranks write the same file at the same time:
+each writes under a name of its own, and renames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from triton import knobs
 CACHE_VARIABLE = "UNIEP_CACHE_DIR"
 
 interpreter_lock = threading.RLock()
-"""To be held while an interpreted kernel runs: Triton's interpreter patches `triton.language` for everyone meanwhile."""
+"""Held while an interpreted kernel runs: Triton's interpreter patches `triton.language` for the whole process."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ def load_module(source: str, name: str, interpret: bool) -> ModuleType:
     """The module with that source, imported once per process.
 
     `name` is for people to read; what tells modules apart is their text. With `interpret`, kernels run in Triton's
-    interpreter, also where Triton was imported for compiling before; otherwise they compile, whatever TRITON_INTERPRET says.
+    interpreter, also where Triton was imported for compiling before; otherwise they compile, whatever the variable
+    TRITON_INTERPRET says.
     """
     digest = sha256(source.encode()).hexdigest()[:16]
     stem = f"{name}_{digest}"

@@ -111,13 +111,16 @@ class PlanShape:
 class Plan:
     """The tables of a plan, all int32, as views of `storage`. R ranks, E experts, Q routes of all ranks.
 
-    `row_of` [Q]: row of a route on the rank of its expert, -1 where it has none. `row_route` [R, rows_bound]: route of a row
-    (filled for one rank only). `tile_expert`, `tile_row`, `tile_rows` [R, tiles_bound]: the M tiles of a rank, with global
-    expert ids. `tile_first`, `expert_row`, `expert_rows` [E]: an expert's first tile, first row, and number of rows.
-    `totals` [R, 2]: tiles and rows of a rank. `block_routes` [R, blocks_bound]: valid routes of each block of tokens.
-    `send_count`, `send_first` [R, R]: by source and peer, how many sends, and where they start in the source's list, which
-    starts at its first route in `send_item` [Q] (all three untouched where the graph sends nothing).
-    What lies beyond the totals is never written.
+    `row_of` [Q]: row of a route on the rank of its expert, -1 where it has none.
+    `row_route` [R, rows_bound]: route of a row; filled here for one rank only.
+    `tile_expert`, `tile_row`, `tile_rows` [R, tiles_bound]: the M tiles of a rank, with global expert ids.
+    `tile_first`, `expert_row`, `expert_rows` [E]: an expert's first tile, first row, and number of rows, on its rank.
+    `totals` [R, 2]: tiles and rows of a rank.
+    `block_routes` [R, blocks_bound]: valid routes of each block of tokens.
+    `send_count`, `send_first` [R, R]: by source and peer, the number of sends, and where they start in the source's
+    list, which itself starts at the source's first route in `send_item` [Q]. Filled where the graph sends anything.
+
+    Entries beyond a rank's totals are never written.
     """
 
     shape: PlanShape
@@ -165,10 +168,11 @@ def run_plan(
 ) -> None:
     """Fills the plan from expert ids, by two launches on the current stream and without waiting for them.
 
-    `ids`: i32 or i64 [tokens of all ranks, K], contiguous; -1 is no expert, and an id that is neither -1 nor an expert goes
-    into the error record and then counts as -1. `state`, `error`: i64, laid out as `codegen/state_layout.py` says.
-    `token_start`, `expert_first`: i32 [R + 1], the sums of tokens and of experts over earlier ranks; not read for one rank.
-    `num_parts`: programs per rank, which change no table.
+    `ids`: i32 or i64 [tokens of all ranks, K], contiguous. -1 is no expert; an id that is neither -1 nor an expert goes
+    into the error record, and counts as -1.
+    `state`, `error`: i64, laid out as `codegen/state_layout.py` says.
+    `token_start`, `expert_first`: i32 [R + 1], sums of tokens and of experts over earlier ranks; not read for one rank.
+    `num_parts`: programs per rank; no table depends on it.
     """
     shape = plan.shape
     parts = num_parts or (1 if ids.device.type == "cpu" else shape.num_parts())
