@@ -8,12 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from uniep_compiler.version import VERSION
+
 if TYPE_CHECKING:
     from uniep_compiler import integrations
     from uniep_compiler.diagnostics import HangError, UniepError
     from uniep_compiler.frontend.parse import Program, parse, parse_file
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOME = {
     "HangError": "uniep_compiler.diagnostics",
