@@ -165,12 +165,11 @@ def _internal_error(message: str, code: str, dumps: tuple[str, ...], notes: tupl
 class DiagnosticBag:
     """Collects diagnostics, so that all of a file are shown at once."""
 
-    diagnostics: list[Diagnostic] = field(default_factory=list)
+    diagnostics: dict[Diagnostic, None] = field(default_factory=dict)  # an ordered set
 
     def add(self, diagnostic: Diagnostic) -> None:
         """Keeps `diagnostic`, unless the same one is there."""
-        if diagnostic not in self.diagnostics:
-            self.diagnostics.append(diagnostic)
+        self.diagnostics[diagnostic] = None
 
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keeps several."""

@@ -28,13 +28,14 @@ MAX_SOURCE_BYTES = 256 * 1024
 class Program:
     """A parsed file, or one layer of it (`program["name"]`). Names, types and shapes are checked when it is lowered.
 
-    `moes` and `schedules` are those of the selection, in the order of the text; `file` is the whole file.
+    `moes` and `schedules` are those of the selection, in the order of the text; `file` and `file_schedules` are the whole file.
     """
 
     source: Source
     moes: Mapping[str, MoeDecl]
     schedules: tuple[ScheduleBlock, ...]
     file: FileDecl
+    file_schedules: tuple[ScheduleBlock, ...]
 
     def __getitem__(self, name: str) -> Program:
         """The program with only the layer `name` and its schedules; UniepError if the file has no such layer."""
@@ -96,7 +97,9 @@ def _program(file: FileDecl) -> Program:
     schedules, problems = type_schedules(file.schedules, moes)
     bag.extend(problems)
     bag.raise_if_errors(file.source)
-    return Program(source=file.source, moes=MappingProxyType(moes), schedules=schedules, file=file)
+    return Program(
+        source=file.source, moes=MappingProxyType(moes), schedules=schedules, file=file, file_schedules=schedules
+    )
 
 
 def _check_version(file: FileDecl) -> list[Diagnostic]:

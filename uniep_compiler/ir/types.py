@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +28,9 @@ class DType(StrEnum):
         return {DType.BF16: 2, DType.F16: 2, DType.F32: 4, DType.I32: 4, DType.I64: 8}[self]
 
 
+_TERM = re.compile(r"(?P<sign>[+-]?)(?:(?P<number>\d+)(?:\*(?P<scaled>[A-Za-z_]\w*))?|(?P<name>[A-Za-z_]\w*))")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dim:
     """An affine dim such as `2*I` or `H + 1`: a constant plus integer multiples of names.
@@ -48,10 +52,30 @@ class Dim:
         terms = tuple(sorted((name, factor) for name, factor in coefficients.items() if factor))
         return Dim(constant=constant, terms=terms)
 
+    @staticmethod
+    def parse(text: str) -> Dim:
+        """Reads what `str` writes; ValueError for anything else."""
+        packed = text.replace(" ", "")
+        result, end = Dim(), 0
+        while end < len(packed) or end == 0:
+            term = _TERM.match(packed, end)
+            if term is None or (end > 0 and not term["sign"]):
+                raise ValueError(f"not a dim: {text}")
+            name = term["scaled"] or term["name"]
+            factor = int(term["number"] or 1) * (-1 if term["sign"] == "-" else 1)
+            result = result.plus(Dim.of(name).times(factor) if name else Dim(constant=factor))
+            end = term.end()
+        return result
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names it depends on, sorted."""
         return tuple(name for name, _ in self.terms)
+
+    @property
+    def name(self) -> str | None:
+        """Its name, where it is just a name."""
+        return self.names[0] if self.names and self == Dim.of(self.names[0]) else None
 
     def plus(self, other: Dim) -> Dim:
         """The sum of two dims."""
@@ -64,29 +88,36 @@ class Dim:
         """This dim multiplied by an integer."""
         return Dim.make(self.constant * factor, {name: f * factor for name, f in self.terms})
 
+    def half(self) -> Dim | None:
+        """Half of this dim, or None where that isn't a dim whatever its names stand for."""
+        if any(factor % 2 for factor in (self.constant, *dict(self.terms).values())):
+            return None
+        return Dim.make(self.constant // 2, {name: factor // 2 for name, factor in self.terms})
+
     def bind(self, values: Mapping[str, int]) -> Dim:
         """This dim with the names in `values` replaced by their values."""
-        result = Dim(constant=self.constant)
-        for name, factor in self.terms:
-            result = result.plus(Dim(constant=values[name]) if name in values else Dim.of(name)) if factor == 1 else (
-                result.plus((Dim(constant=values[name]) if name in values else Dim.of(name)).times(factor))
-            )
-        return result
+        bound = sum(factor * values[name] for name, factor in self.terms if name in values)
+        free = {name: factor for name, factor in self.terms if name not in values}
+        return Dim.make(self.constant + bound, free)
 
     def value(self, values: Mapping[str, int]) -> int:
         """The number this dim stands for; KeyError if a name is unbound."""
         return self.constant + sum(factor * values[name] for name, factor in self.terms)
 
     def __str__(self) -> str:
-        parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
+        parts = [_scaled(name, factor) for name, factor in self.terms]
         if self.constant or not parts:
             parts.append(str(self.constant))
         return " + ".join(parts).replace("+ -", "- ")
 
 
+def _scaled(name: str, factor: int) -> str:
+    return {1: name, -1: f"-{name}"}.get(factor, f"{factor}*{name}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorType:
-    """A dense tensor `D[d, ...]`."""
+    """A dense tensor `D[d, ...]`. A constant is an `f32[]`."""
 
     dtype: DType
     shape: tuple[Dim, ...]
@@ -123,3 +154,12 @@ class RowsType:
 
 
 Type = TensorType | RoutesType | RowsType
+
+
+def dims_of(type_: Type) -> tuple[Dim, ...]:
+    """The dims that a type names, the row dim aside."""
+    match type_:
+        case RoutesType():
+            return (type_.tokens, type_.topk, type_.experts)
+        case TensorType() | RowsType():
+            return type_.shape

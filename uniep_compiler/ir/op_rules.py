@@ -1,0 +1,268 @@
+"""Type rules: what the results of an op are, given its operands and attributes, or what does not fit.
+
+A rule is a function of a `Site`. It returns the result types, or stops with a `Problem`, which names operands by
+number, so that the front end can point at their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from uniep_compiler.ir.ops import Attr, Value
+from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType, Type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why an op cannot be: a diagnostic without places. `labels` says what is to be said about which operand."""
+
+    code: str
+    message: str
+    labels: tuple[tuple[int, str], ...] = ()
+    help: str = ""
+
+
+class Misfit(Exception):  # noqa: N818 - it carries a finding from a rule to `op_table.infer`, and is never an error
+    """Stops a type rule."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One use of an op: operands, attributes, and the types of all values in sight (for the routes behind rows)."""
+
+    kind: str
+    operands: tuple[Value, ...]
+    attrs: Mapping[str, Attr]
+    types: Mapping[str, Type]
+
+    def wrong(self, code: str, message: str, *labels: tuple[int, str], help: str = "") -> NoReturn:
+        """Stops the rule."""
+        raise Misfit(Problem(code=code, message=message, labels=labels, help=help))
+
+    def tensor(self, index: int, rank: int, what: str) -> TensorType:
+        """Operand `index`, which has to be a tensor of `rank` dims."""
+        type_ = self.operands[index].type
+        if not isinstance(type_, TensorType):
+            self.wrong("UEP0209", f"`{self.kind}` takes {what}", (index, f"this is {type_}"))
+        if len(type_.shape) != rank:
+            message = f"`{self.kind}` takes {what}, which has {rank} dims"
+            self.wrong("UEP0207", message, (index, f"this is {type_}, with {len(type_.shape)}"))
+        return type_
+
+    def rows(self, index: int) -> RowsType:
+        """Operand `index`, which has to be rows."""
+        type_ = self.operands[index].type
+        if not isinstance(type_, RowsType):
+            help_ = "`dispatch` makes rows of a tensor with one row per token"
+            self.wrong("UEP0209", f"`{self.kind}` takes rows", (index, f"this is {type_}"), help=help_)
+        return type_
+
+    def routes(self, index: int) -> RoutesType:
+        """Operand `index`, which has to be routes."""
+        type_ = self.operands[index].type
+        if not isinstance(type_, RoutesType):
+            help_ = "`route` makes routes of the experts' ids"
+            self.wrong("UEP0209", f"`{self.kind}` takes routes", (index, f"this is {type_}"), help=help_)
+        return type_
+
+    def routes_of(self, rows: RowsType) -> RoutesType:
+        """The routes that `rows` belong to."""
+        type_ = self.types.get(rows.routes)
+        if not isinstance(type_, RoutesType):
+            self.wrong("UEP0209", f"`{rows.routes}` in {rows} is not a value of routes", (0, f"this is {rows}"))
+        return type_
+
+    def same(self, what: str, first: tuple[int, Dim], second: tuple[int, Dim], help: str = "") -> None:
+        """Two operands' dims have to be equal."""
+        if first[1] != second[1]:
+            message = f"{what} of `{self.kind}` do not fit: {first[1]} and {second[1]}"
+            self.wrong("UEP0207", message, (first[0], f"has {first[1]} here"), (second[0], f"has {second[1]} here"), help=help)
+
+    def float_dtype(self, index: int) -> DType:
+        """The dtype of operand `index`, which has to be of floating point."""
+        type_ = self.operands[index].type
+        if isinstance(type_, RoutesType) or not type_.dtype.is_float:
+            self.wrong("UEP0208", f"`{self.kind}` takes floating point values", (index, f"this is {type_}"))
+        return type_.dtype
+
+
+def route(site: Site) -> tuple[Type, ...]:
+    """`ids : i32[T, K]` to `routes[T, K, E]`; the attribute `experts` is E."""
+    ids = site.tensor(0, 2, "the experts' ids, an i32[T, K]")
+    if ids.dtype.is_float:
+        site.wrong("UEP0208", "the ids of experts are integers", (0, f"this is {ids}"), help="declare it `i32[T, K]`")
+    return (RoutesType(tokens=ids.shape[0], topk=ids.shape[1], experts=Dim.parse(str(site.attrs["experts"]))),)
+
+
+def dispatch(site: Site) -> tuple[Type, ...]:
+    """`x : D[T, h]` by `r : routes[T, K, E]` to `D[rows(r), h]`."""
+    x = site.tensor(0, 2, "a tensor with one row per token")
+    routes = site.routes(1)
+    site.float_dtype(0)
+    site.same("the tokens", (0, x.shape[0]), (1, routes.tokens))
+    return (RowsType(dtype=x.dtype, routes=site.operands[1].name, shape=x.shape[1:]),)
+
+
+def to_rows(site: Site) -> tuple[Type, ...]:
+    """`v : f32[T, K]` by `r : routes[T, K, E]` to `f32[rows(r)]`."""
+    values = site.tensor(0, 2, "one number per route, an f32[T, K]")
+    routes = site.routes(1)
+    _router_weights(site, 0, routes)
+    return (RowsType(dtype=values.dtype, routes=site.operands[1].name, shape=()),)
+
+
+def group_gemm(site: Site) -> tuple[Type, ...]:
+    """Each row times its expert's weight, plus its expert's bias: `D[rows(r), k]` to `f32[rows(r), n]`."""
+    rows = site.rows(0)
+    if len(rows.shape) != 1:
+        site.wrong("UEP0207", "`group_gemm` takes rows of numbers", (0, f"this is {rows}"))
+    weight = site.tensor(1, 3, "the weights of experts")
+    row_dtype, weight_dtype = site.float_dtype(0), site.float_dtype(1)
+    nk = site.attrs["layout"] == "nk"
+    inner, outer = (weight.shape[2], weight.shape[1]) if nk else (weight.shape[1], weight.shape[2])
+    site.same("the experts", (0, site.routes_of(rows).experts), (1, weight.shape[0]))
+    other = "kn" if nk else "nk"
+    fits_other = outer == rows.shape[0]
+    help_ = f"the weight would fit with `layout={other}`" if fits_other else f"with `layout={site.attrs['layout']}`, the default being nk, the weight is [E, {'n, k' if nk else 'k, n'}]"
+    site.same("the inner dims", (0, rows.shape[0]), (1, inner), help=help_)
+    if row_dtype is not weight_dtype:
+        message = f"`group_gemm` multiplies values of one dtype, not {row_dtype} by {weight_dtype}"
+        help_ = f"name the rows first, so that they are rounded, or write `cast(..., {weight_dtype})`"
+        site.wrong("UEP0208", message, (0, f"this is {rows}"), (1, f"this is {weight}"), help=help_)
+    if site.attrs["bias"]:
+        bias = site.tensor(2, 2, "the biases of experts, a D[E, n]")
+        site.float_dtype(2)
+        site.same("the experts", (1, weight.shape[0]), (2, bias.shape[0]))
+        site.same("the widths", (1, outer), (2, bias.shape[1]))
+    return (RowsType(dtype=DType.F32, routes=rows.routes, shape=(outer,)),)
+
+
+def split(site: Site) -> tuple[Type, ...]:
+    """The last dim in two: first and second half, or even and odd columns."""
+    type_ = site.operands[0].type
+    if isinstance(type_, RoutesType) or len(type_.shape) < (1 if isinstance(type_, RowsType) else 2):
+        site.wrong("UEP0209", "`split` takes rows of numbers", (0, f"this is {type_}"))
+    half = type_.shape[-1].half()
+    if half is None:
+        help_ = f"declare that dim as an even number, like `2*{type_.shape[-1].names[0]}`" if type_.shape[-1].names else ""
+        site.wrong("UEP0221", f"`split` cannot halve {type_.shape[-1]}", (0, f"this is {type_}"), help=help_)
+    shape = (*type_.shape[:-1], half)
+    match type_:
+        case RowsType():
+            result: Type = RowsType(dtype=type_.dtype, routes=type_.routes, shape=shape)
+        case TensorType():
+            result = TensorType(dtype=type_.dtype, shape=shape)
+    return (result, result)
+
+
+def combine(site: Site) -> tuple[Type, ...]:
+    """The (weighted) sum of each token's rows: `D[rows(r), h]` to `f32[T, h]`."""
+    rows = site.rows(0)
+    site.float_dtype(0)
+    routes = site.routes_of(rows)
+    if len(rows.shape) != 1:
+        site.wrong("UEP0207", "`combine` takes rows of numbers", (0, f"this is {rows}"))
+    if len(site.operands) > 1:
+        site.tensor(1, 2, "one weight per route, an f32[T, K]")
+        _router_weights(site, 1, routes)
+    return (TensorType(dtype=DType.F32, shape=(routes.tokens, *rows.shape)),)
+
+
+def counts(site: Site) -> tuple[Type, ...]:
+    """How many routes each expert has: `routes[T, K, E]` to `i32[E]`."""
+    return (TensorType(dtype=DType.I32, shape=(site.routes(0).experts,)),)
+
+
+def const(site: Site) -> tuple[Type, ...]:
+    """One number, the attribute `value`, rounded to f32."""
+    return (TensorType(dtype=DType.F32, shape=()),)
+
+
+def round_(site: Site) -> tuple[Type, ...]:
+    """The same numbers in the dtype of the attribute, rounded to nearest, ties to even."""
+    site.float_dtype(0)
+    dtype = DType(site.attrs["dtype"])
+    match site.operands[0].type:
+        case TensorType(shape=shape):
+            return (TensorType(dtype=dtype, shape=shape),)
+        case RowsType(routes=routes, shape=shape):
+            return (RowsType(dtype=dtype, routes=routes, shape=shape),)
+        case RoutesType():
+            raise AssertionError("float_dtype refused it")
+
+
+def elementwise(site: Site) -> tuple[Type, ...]:
+    """Number by number, in f32. One operand of two may be a constant, or hold one number per row of the other."""
+    for index in range(len(site.operands)):
+        site.float_dtype(index)
+    wide = max(range(len(site.operands)), key=lambda index: _num_dims(site.operands[index].type))
+    for index in range(len(site.operands)):
+        if index != wide:
+            _check_broadcast(site, index, wide)
+    match site.operands[wide].type:
+        case TensorType(shape=shape):
+            return (TensorType(dtype=DType.F32, shape=shape),)
+        case RowsType(routes=routes, shape=shape):
+            return (RowsType(dtype=DType.F32, routes=routes, shape=shape),)
+        case RoutesType():
+            raise AssertionError("float_dtype refused it")
+
+
+def clamp(site: Site) -> tuple[Type, ...]:
+    """Number by number, with the attributes `min` and `max`, of which at least one is there."""
+    low, high = site.attrs.get("min"), site.attrs.get("max")
+    if low is None and high is None:
+        site.wrong("UEP0204", "`clamp` bounds nothing", (0, "without bounds"), help="give `min=`, `max=` or both")
+    if isinstance(low, float) and isinstance(high, float) and low > high:
+        site.wrong("UEP0204", f"`clamp` from {low} up to {high} is empty", (0, "clamped to nothing"), help="swap them")
+    return elementwise(site)
+
+
+def _num_dims(type_: Type) -> int:
+    match type_:
+        case TensorType():
+            return len(type_.shape)
+        case RowsType():
+            return 1 + len(type_.shape)
+        case RoutesType():
+            return 0
+
+
+def _check_broadcast(site: Site, index: int, wide: int) -> None:
+    """Operand `index` has to be like operand `wide`, or have one number for each of its rows, or be a constant."""
+    narrow_type, wide_type = site.operands[index].type, site.operands[wide].type
+    first, second = sorted((index, wide))
+    labels = tuple((i, f"this is {site.operands[i].type}") for i in (first, second))
+    match narrow_type, wide_type:
+        case TensorType(shape=()), _:
+            return
+        case RowsType(), RowsType():
+            if narrow_type.routes != wide_type.routes:
+                message = f"rows of two routes, `{narrow_type.routes}` and `{wide_type.routes}`, meet"
+                help_ = "their rows stand for different tokens and experts; `combine` both, and join the tensors"
+                site.wrong("UEP0210", message, *labels, help=help_)
+            fits = narrow_type.shape in ((), wide_type.shape)
+        case TensorType(), TensorType():
+            fits = narrow_type.shape in (wide_type.shape[:1], wide_type.shape)
+        case _:
+            help_ = "`dispatch` and `to_rows` make rows of what is kept by token, and `combine` makes tokens of rows"
+            site.wrong("UEP0209", f"`{site.kind}` cannot join rows and what is kept by token", *labels, help=help_)
+    if not fits:
+        site.wrong("UEP0207", f"the shapes of `{site.kind}` do not fit: {narrow_type} and {wide_type}", *labels)
+
+
+def _router_weights(site: Site, index: int, routes: RoutesType) -> None:
+    """Operand `index` has to hold one f32 per route."""
+    type_ = site.tensor(index, 2, "one number per route")
+    if type_.dtype is not DType.F32:
+        help_ = "declare it f32; callers may pass any float dtype, which is widened exactly"
+        site.wrong("UEP0208", f"`{site.kind}` takes router weights in f32", (index, f"this is {type_}"), help=help_)
+    other = 1 - index
+    site.same("the tokens", (index, type_.shape[0]), (other, routes.tokens))
+    site.same("the routes per token", (index, type_.shape[1]), (other, routes.topk))
