@@ -28,6 +28,7 @@ from uniep_compiler.ir.tasks import (
     ZeroBody,
 )
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
+from uniep_compiler.options import Relay
 from uniep_compiler.passes.settings import Settings, choose_tile, tile_rows
 from uniep_compiler.passes.stages import Stage, build_stages, unsupported, value_dtype
 
@@ -63,6 +64,8 @@ class _Builder:
         self.topk = routes.topk.value(settings.dims)
         self.experts = routes.experts.value(settings.dims)
         self.dtype = _row_dtype(graph)
+        in_place = settings.relay is Relay.OFF and not settings.local
+        self.arrives_in_place = {op.results[0] for op in graph.ops if op.kind == "dispatch" and in_place}
 
     def build(self) -> TaskGraph:
         for param in self.graph.params:
@@ -126,6 +129,8 @@ class _Builder:
             raise TypeError(f"{name} is not rows")
         is_result = name in self.graph.results
         where = BufferKind.OUTPUT if is_result else BufferKind.WORKSPACE
+        if name in self.arrives_in_place and not is_result:
+            where = BufferKind.SYMMETRIC
         return Buffer(name=name, dtype=kind.dtype, rows=Sym("rows_bound"), cols=self._cols(kind), kind=where)
 
     def _add_rows(self, name: str) -> Buffer:
