@@ -62,6 +62,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0304": "a tile is for a value that has none",
         "UEP0305": "a schedule says something twice",
         "UEP0306": "a target is not known",
+        # 04: limits.
+        "UEP0401": "the compiler cannot build this yet",
         # 05: compiler bugs.
         "UEP0501": "the compiler has a bug",
     }
@@ -214,7 +216,10 @@ def _render(diagnostic: Diagnostic, source: Source | None) -> Iterable[str]:
     if labels and source is not None:
         yield f"{margin} |"
         yield from _render_lines(labels, source.lines, margin)
-    trailer = [*(f"note: {note}" for note in diagnostic.notes), *([f"help: {diagnostic.help}"] if diagnostic.help else [])]
+    trailer = [
+        *(f"note: {note}" for note in diagnostic.notes),
+        *([f"help: {diagnostic.help}"] if diagnostic.help else []),
+    ]
     if trailer and labels and source is not None:
         yield f"{margin} |"
     for text in trailer:

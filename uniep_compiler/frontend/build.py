@@ -44,16 +44,12 @@ def _param(node: object) -> syntax.Param:
 
 def _type(node: object) -> syntax.TypeExpr:
     name, dims = _tree(node).children
-    return syntax.TypeExpr(
-        name=_ident(name), dims=tuple(build_expr(child) for child in _items(dims)), span=_span(node)
-    )
+    return syntax.TypeExpr(name=_ident(name), dims=tuple(build_expr(child) for child in _items(dims)), span=_span(node))
 
 
 def _comparison(node: object) -> syntax.Comparison:
     left, operator, right = _tree(node).children
-    return syntax.Comparison(
-        left=build_expr(left), operator=str(operator), right=build_expr(right), span=_span(node)
-    )
+    return syntax.Comparison(left=build_expr(left), operator=str(operator), right=build_expr(right), span=_span(node))
 
 
 def _statement(node: object) -> syntax.Statement:
@@ -98,7 +94,7 @@ def build_expr(node: object) -> syntax.Expr:
     match str(tree.data), tree.children:
         case "name", [name]:
             return syntax.NameExpr(name=str(name), span=span)
-        case ("integer" | "real"), [number]:
+        case (("integer" | "real"), [number]):
             return syntax.Number(text=str(number), span=span)
         case "call", [function, arguments]:
             items = tuple(_argument(child) for child in _items(arguments))
@@ -106,9 +102,7 @@ def build_expr(node: object) -> syntax.Expr:
         case "negative", [_, operand]:
             return syntax.Negative(operand=build_expr(operand), span=span)
         case "binary", [left, operator, right]:
-            return syntax.Binary(
-                operator=_ident(operator), left=build_expr(left), right=build_expr(right), span=span
-            )
+            return syntax.Binary(operator=_ident(operator), left=build_expr(left), right=build_expr(right), span=span)
         case "tuple", items:
             return syntax.TupleExpr(items=tuple(build_expr(item) for item in items if item is not None), span=span)
         case other, _:

@@ -77,7 +77,11 @@ class Builder:
         return tuple(Result(handle=handle, rounded=rounded, span=span) for handle in handles)
 
     def emit_one(
-        self, kind: str, operands: tuple[Result | Constant | None, ...], span: Span, attrs: Mapping[str, Attr] | None = None
+        self,
+        kind: str,
+        operands: tuple[Result | Constant | None, ...],
+        span: Span,
+        attrs: Mapping[str, Attr] | None = None,
     ) -> Result | None:
         """Adds an op with one result. Constants among its operands become ops; None among them gives None."""
         solid = tuple(self.solid(operand) for operand in operands if operand is not None)

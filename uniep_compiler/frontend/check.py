@@ -36,7 +36,9 @@ def check_unused(decl: MoeDecl, scope: Scope) -> Iterable[Diagnostic]:
             yield Diagnostic(
                 code="UEP0216",
                 message=f"`{ident.name}` is never used",
-                labels=(Label(span=ident.span, text="computed for nothing" if ident.name in scope.later else "not needed"),),
+                labels=(
+                    Label(span=ident.span, text="computed for nothing" if ident.name in scope.later else "not needed"),
+                ),
                 help=f"remove it, or call it `_{ident.name}`",
                 severity=Severity.WARNING,
             )
@@ -72,7 +74,9 @@ def _check_comparison(comparison: Comparison, dims: Iterable[str]) -> Iterable[D
                     yield error("UEP0219", "a condition is made of dims and integers", inner.span, "not an integer")
                 case syntax.Binary() if inner.operator.name == "/":
                     help_ = "write `//` for the quotient, or `%` for the rest"
-                    yield error("UEP0219", "dims are not divided by `/`", inner.operator.span, "not an operator here", help_)
+                    yield error(
+                        "UEP0219", "dims are not divided by `/`", inner.operator.span, "not an operator here", help_
+                    )
                 case _:
                     pass
 
@@ -148,7 +152,10 @@ def check_schedule(decl: ScheduleDecl, schedule: ScheduleBlock, graph: OpGraph) 
     tiled = set(tiled_values(graph))
     for tile in schedule.tiles:
         if tile.value not in tiled:
-            help_ = suggestion(tile.value, tiled) or f"tiles are those of {', '.join(f'`{v}`' for v in sorted(tiled)) or 'GEMMs'}"
+            help_ = (
+                suggestion(tile.value, tiled)
+                or f"tiles are those of {', '.join(f'`{v}`' for v in sorted(tiled)) or 'GEMMs'}"
+            )
             message = f"`{tile.value}` is not a GEMM of `{graph.name}`"
             yield error("UEP0304", message, tile.span, "has no tile", help_)
 

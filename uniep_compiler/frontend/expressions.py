@@ -38,7 +38,9 @@ class Scope:
     values: dict[str, Found] = field(default_factory=dict)
     defined: dict[str, Span] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
-    later: Mapping[str, Span] = field(default_factory=dict)  # where each name is defined first, all statements considered
+    later: Mapping[str, Span] = field(
+        default_factory=dict
+    )  # where each name is defined first, all statements considered
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +130,9 @@ class Expressions:
     def _binary(self, expr: syntax.Binary) -> Found:
         left, right = self.lower(expr.left), self.lower(expr.right)
         if expr.operator.name not in _OPERATORS:
-            help_ = "multiply by a constant instead" if expr.operator.name == "/" else "it is for conditions on dims only"
+            help_ = (
+                "multiply by a constant instead" if expr.operator.name == "/" else "it is for conditions on dims only"
+            )
             message = f"`{expr.operator.name}` is not an operator of values"
             self.wrong("UEP0223", message, expr.operator.span, "expected `+`, `-` or `*`", help_)
             return None

@@ -103,7 +103,9 @@ class _Lowering:
 
     def graph(self, results: tuple[str, ...]) -> OpGraph:
         params = [(param, self.header.params.get(param.name.name)) for param in self.decl.params]
-        values = tuple(Value(name=p.name.name, type=type_, span=p.name.span) for p, type_ in params if type_ is not None)
+        values = tuple(
+            Value(name=p.name.name, type=type_, span=p.name.span) for p, type_ in params if type_ is not None
+        )
         constraints = tuple(map(str, self.decl.constraints))
         return self.builder.finish(self.decl.name.name, values, results, constraints, self.decl.span)
 
@@ -171,16 +173,18 @@ class _Lowering:
         if not isinstance(found, Result) or (found.rounded and declared is None):
             return self.constant(target, found) if isinstance(found, Constant) else found
         type_ = self.builder.types[found.handle]
-        if declared is not None and (isinstance(type_, RoutesType) or not type_.dtype.is_float or not declared.is_float):
-            message = f"{self.builder.show(type_)} cannot become {declared}"
-            span = target.dtype.span if target.dtype is not None else target.span
-            self.bag.add(error("UEP0208", message, span, "not a rounding", "remove the dtype"))
-            return None
-        return self.builder.round(found, declared or self.default_dtype(), target.span)
+        if declared is None or (not isinstance(type_, RoutesType) and type_.dtype.is_float and declared.is_float):
+            return self.builder.round(found, declared or self.default_dtype(), target.span)
+        message = f"{self.builder.show(type_)} cannot become {declared}"
+        span = target.dtype.span if target.dtype is not None else target.span
+        self.bag.add(error("UEP0208", message, span, "not a rounding", "remove the dtype"))
+        return None
 
     def constant(self, target: Target, found: Constant) -> Found:
         if target.dtype is not None:
-            self.bag.add(error("UEP0208", "a constant has no dtype", target.dtype.span, "it is f32", "remove the dtype"))
+            self.bag.add(
+                error("UEP0208", "a constant has no dtype", target.dtype.span, "it is f32", "remove the dtype")
+            )
         return found
 
     def default_dtype(self) -> DType:
@@ -214,8 +218,9 @@ class _Lowering:
             self.bag.add(error("UEP0212", "a constant is returned", expr.span, "this is a constant"))
         if not isinstance(found, Result) or wanted is None:
             return None
-        rounds = not found.rounded and not isinstance(wanted, RoutesType) and wanted.dtype.is_float
-        value = self.builder.round(found, wanted.dtype, expr.span) if rounds else found
+        value: Result | None = found
+        if not found.rounded and not isinstance(wanted, RoutesType) and wanted.dtype.is_float:
+            value = self.builder.round(found, wanted.dtype, expr.span)
         if value is None:
             return None
         type_ = self.builder.types[value.handle]

@@ -28,7 +28,8 @@ MAX_SOURCE_BYTES = 256 * 1024
 class Program:
     """A parsed file, or one layer of it (`program["name"]`). Names, types and shapes are checked when it is lowered.
 
-    `moes` and `schedules` are those of the selection, in the order of the text; `file` and `file_schedules` are the whole file.
+    `moes` and `schedules` are those of the selection, in the order of the text; `file` and `file_schedules` are those
+    of the whole file.
     """
 
     source: Source

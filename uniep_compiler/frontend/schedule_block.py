@@ -113,7 +113,10 @@ def _entry_name(entry: syntax.ScheduleEntry) -> str:
 def _check_moe(decl: ScheduleDecl, moes: Mapping[str, MoeDecl]) -> Iterable[Diagnostic]:
     if decl.moe.name not in moes:
         yield _problem(
-            "UEP0303", f"no layer is called `{decl.moe.name}`", decl.moe.span, "not in this file",
+            "UEP0303",
+            f"no layer is called `{decl.moe.name}`",
+            decl.moe.span,
+            "not in this file",
             _suggestion(decl.moe.name, moes) or "a schedule stands in the file of its layer",
         )
 
@@ -169,7 +172,9 @@ def _tile(entry: syntax.ScheduleEntry, name: str) -> TileSetting | Diagnostic:
         case [int(rows), int(columns), int(depth)] if len(items) == 3 and min(rows, columns, depth) >= 1:
             return TileSetting(value=value, shape=(rows, columns, depth), span=entry.span)
         case _:
-            return _bad_value(name, entry.value, "expected (rows, columns, depth)", f"for example `{name} = (128, 256, 64)`")
+            return _bad_value(
+                name, entry.value, "expected (rows, columns, depth)", f"for example `{name} = (128, 256, 64)`"
+            )
 
 
 def _tile_value(argument: syntax.Expr | None) -> str | None:

@@ -61,10 +61,22 @@ class Header:
         if expr.dims and isinstance(expr.dims[0], syntax.Call):
             routes = self._rows_of(expr.dims[0], values)
             shape = self._shape(expr.dims[1:])
-            return None if dtype is None or routes is None or shape is None else RowsType(dtype=dtype, routes=routes, shape=shape)
+            return (
+                None
+                if dtype is None or routes is None or shape is None
+                else RowsType(dtype=dtype, routes=routes, shape=shape)
+            )
         shape = self._shape(expr.dims)
         if not expr.dims:
-            self.bag.add(error("UEP0206", "a tensor without dims", expr.span, "expected dims", "constants are written where they are used"))
+            self.bag.add(
+                error(
+                    "UEP0206",
+                    "a tensor without dims",
+                    expr.span,
+                    "expected dims",
+                    "constants are written where they are used",
+                )
+            )
             return None
         return None if dtype is None or shape is None else TensorType(dtype=dtype, shape=shape)
 
@@ -74,7 +86,11 @@ class Header:
             return DType(name.name)
         known = [*DType, "routes"]
         other = _OTHER_SPELLINGS.get(name.name)
-        help_ = f"write `{other}`" if other else suggestion(name.name, known) or f"types are {', '.join(f'`{k}`' for k in known)}"
+        help_ = (
+            f"write `{other}`"
+            if other
+            else suggestion(name.name, known) or f"types are {', '.join(f'`{k}`' for k in known)}"
+        )
         self.bag.add(error("UEP0205", f"unknown type `{name.name}`", name.span, "not a dtype", help_))
         return None
 
@@ -90,14 +106,26 @@ class Header:
 
     def _rows_of(self, call: syntax.Call, values: Mapping[str, Type]) -> str | None:
         match call:
-            case syntax.Call(arguments=(syntax.Argument(keyword=None, value=syntax.NameExpr() as name),)) if call.function.name == "rows":
+            case syntax.Call(arguments=(syntax.Argument(keyword=None, value=syntax.NameExpr() as name),)) if (
+                call.function.name == "rows"
+            ):
                 if isinstance(values.get(name.name), RoutesType):
                     return name.name
                 help_ = suggestion(name.name, (v for v, t in values.items() if isinstance(t, RoutesType)))
                 message = f"`{name.name}` is not a value of routes"
-                self.bag.add(error("UEP0201", message, name.span, "expected routes", help_ or "declare it like `r : routes[T, K, E]`"))
+                self.bag.add(
+                    error(
+                        "UEP0201",
+                        message,
+                        name.span,
+                        "expected routes",
+                        help_ or "declare it like `r : routes[T, K, E]`",
+                    )
+                )
             case _:
-                self.bag.add(error("UEP0206", "the first dim is neither a dim nor rows", call.span, "expected `rows(r)`"))
+                self.bag.add(
+                    error("UEP0206", "the first dim is neither a dim nor rows", call.span, "expected `rows(r)`")
+                )
         return None
 
     def _shape(self, exprs: tuple[syntax.Expr, ...]) -> tuple[Dim, ...] | None:

@@ -1,4 +1,7 @@
-"""Conditions between dims, as text: `H % 16 == 0`, `K <= E`. Their grammar is a subset of Python's, and so is their meaning."""
+"""Conditions between dims, as text: `H % 16 == 0`, `K <= E`.
+
+Their grammar is a subset of Python's, and they mean what they mean there.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,40 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
-    {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv}
+    {
+        ast.Add: operator.add,
+        ast.Sub: operator.sub,
+        ast.Mult: operator.mul,
+        ast.Mod: operator.mod,
+        ast.FloorDiv: operator.floordiv,
+    }
 )
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = MappingProxyType(
-    {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
+_COMPARISONS: Mapping[type[ast.cmpop], tuple[str, Callable[[int, int], bool]]] = MappingProxyType(
+    {
+        ast.Eq: ("==", operator.eq),
+        ast.NotEq: ("!=", operator.ne),
+        ast.Lt: ("<", operator.lt),
+        ast.LtE: ("<=", operator.le),
+        ast.Gt: (">", operator.gt),
+        ast.GtE: (">=", operator.ge),
+    }
 )
 
 
 def holds(text: str, dims: Mapping[str, int]) -> bool:
     """Whether the condition is true. KeyError if a dim is missing, ZeroDivisionError, ValueError for other text."""
-    comparison = _parsed(text)
-    left, right = sides(text, dims)
-    return _COMPARISONS[type(comparison.ops[0])](left, right)
+    return _COMPARISONS[type(_parsed(text).ops[0])][1](*sides(text, dims))
 
 
 def sides(text: str, dims: Mapping[str, int]) -> tuple[int, int]:
     """The numbers on its two sides."""
-    comparison = _parsed(text)
-    return _number(comparison.left, dims), _number(comparison.comparators[0], dims)
+    parsed = _parsed(text)
+    return _number(parsed.left, dims), _number(parsed.comparators[0], dims)
+
+
+def comparison(text: str) -> str:
+    """The operator between its two sides."""
+    return _COMPARISONS[type(_parsed(text).ops[0])][0]
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -82,7 +82,9 @@ class Site:
         """Two operands' dims have to be equal."""
         if first[1] != second[1]:
             message = f"{what} of `{self.kind}` do not fit: {first[1]} and {second[1]}"
-            self.wrong("UEP0207", message, (first[0], f"has {first[1]} here"), (second[0], f"has {second[1]} here"), help=help)
+            self.wrong(
+                "UEP0207", message, (first[0], f"has {first[1]} here"), (second[0], f"has {second[1]} here"), help=help
+            )
 
     def float_dtype(self, index: int) -> DType:
         """The dtype of operand `index`, which has to be of floating point."""
@@ -127,9 +129,10 @@ def group_gemm(site: Site) -> tuple[Type, ...]:
     nk = site.attrs["layout"] == "nk"
     inner, outer = (weight.shape[2], weight.shape[1]) if nk else (weight.shape[1], weight.shape[2])
     site.same("the experts", (0, site.routes_of(rows).experts), (1, weight.shape[0]))
-    other = "kn" if nk else "nk"
-    fits_other = outer == rows.shape[0]
-    help_ = f"the weight would fit with `layout={other}`" if fits_other else f"with `layout={site.attrs['layout']}`, the default being nk, the weight is [E, {'n, k' if nk else 'k, n'}]"
+    layout, other, order = ("nk", "kn", "[E, n, k]") if nk else ("kn", "nk", "[E, k, n]")
+    help_ = f"with `layout={layout}`{', the default,' if nk else ''} the weight is {order}"
+    if outer == rows.shape[0]:
+        help_ = f"the weight would fit with `layout={other}`"
     site.same("the inner dims", (0, rows.shape[0]), (1, inner), help=help_)
     if row_dtype is not weight_dtype:
         message = f"`group_gemm` multiplies values of one dtype, not {row_dtype} by {weight_dtype}"
@@ -150,7 +153,9 @@ def split(site: Site) -> tuple[Type, ...]:
         site.wrong("UEP0209", "`split` takes rows of numbers", (0, f"this is {type_}"))
     half = type_.shape[-1].half()
     if half is None:
-        help_ = f"declare that dim as an even number, like `2*{type_.shape[-1].names[0]}`" if type_.shape[-1].names else ""
+        help_ = (
+            f"declare that dim as an even number, like `2*{type_.shape[-1].names[0]}`" if type_.shape[-1].names else ""
+        )
         site.wrong("UEP0221", f"`split` cannot halve {type_.shape[-1]}", (0, f"this is {type_}"), help=help_)
     shape = (*type_.shape[:-1], half)
     match type_:
@@ -187,7 +192,7 @@ def const(site: Site) -> tuple[Type, ...]:
 def round_(site: Site) -> tuple[Type, ...]:
     """The same numbers in the dtype of the attribute, rounded to nearest, ties to even."""
     site.float_dtype(0)
-    dtype = DType(site.attrs["dtype"])
+    dtype = DType(str(site.attrs["dtype"]))
     match site.operands[0].type:
         case TensorType(shape=shape):
             return (TensorType(dtype=dtype, shape=shape),)

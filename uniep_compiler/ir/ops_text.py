@@ -1,12 +1,12 @@
 """The text form of an OpGraph: `print_ops` writes it, and `read_ops` reads the same graph back.
 
-    graph m {
-        param x : bf16[T, H]
-        where H % 16 == 0
-        xs : bf16[rows(r), H] = dispatch(x, r)
-        gate : bf16[rows(r), I], up : bf16[rows(r), I] = split(h) {how = "halves"}
-        return out
-    }
+graph m {
+    param x : bf16[T, H]
+    where H % 16 == 0
+    xs : bf16[rows(r), H] = dispatch(x, r)
+    gate : bf16[rows(r), I], up : bf16[rows(r), I] = split(h) {how = "halves"}
+    return out
+}
 """
 
 from __future__ import annotations
