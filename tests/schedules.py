@@ -131,9 +131,12 @@ def sends_routes(schedule: Schedule) -> bool:
 
 
 def random_routing(
-    schedule: Schedule, seed: int, *, tokens: int = 8, tile_rows: int = 4, missing: float = 0.2, spare: int = 1
+    schedule: Schedule, seed: int, *, tokens: int = 8, tile_rows: int | None = None, missing: float = 0.2
 ) -> Routing:
-    """A routing for a schedule: each rank with its own number of tokens, some ids -1, experts skewed by seed."""
+    """A routing for a schedule, by seed: skewed experts, some ids -1, few or many tiles, bounds tight or wide.
+
+    Of every three, two give each rank a number of tokens of its own, perhaps none.
+    """
     graph, random_source = schedule.graph, random.Random(seed)
     popular = random_source.sample(range(graph.experts), k=random_source.randint(1, graph.experts))
 
@@ -146,9 +149,10 @@ def random_routing(
         experts=graph.experts,
         topk=graph.topk,
         placement=balanced_placement(graph.experts, graph.ranks),
-        tile_rows=tile_rows,
+        tile_rows=(4, 1, 3, 2)[seed % 4] if tile_rows is None else tile_rows,
         block=graph.block,
         send=Send.ROUTE if sends_routes(schedule) else Send.RANK,
         order=random_source.choice((Order.PRIORITY, Order.FIFO)),
-        spare=spare,
+        tight=seed % 2 == 1,
+        spare=seed % 5 % 2,
     )

@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTile:
-    """An M tile: rows `row .. row + rows - 1` of one expert (numbered from the rank's first)."""
+    """An M tile: rows `row .. row + rows - 1`, all of one expert (numbered over all ranks)."""
 
     expert: int
     row: int
@@ -45,8 +45,8 @@ class PlannedTile:
 class Routing:
     """Who goes where: ids, and the parts of a layer's schedule that the plan depends on.
 
-    `placement` is the number of experts per rank, contiguous. `spare` rows (and tiles) are added to the smallest bounds
-    that hold for every routing of these tokens, so that buffers have room that nothing fills.
+    `placement` is the number of experts per rank, contiguous. `tight` bounds hold for this routing only; else they hold
+    for every routing of as many tokens. `spare` is added to each bound, so that buffers have room that nothing fills.
     """
 
     ids: Ids
@@ -57,6 +57,7 @@ class Routing:
     block: int
     send: Send = Send.RANK
     order: Order = Order.PRIORITY
+    tight: bool = False
     spare: int = 0
 
     def __post_init__(self) -> None:
@@ -121,12 +122,16 @@ class Routing:
 
     @property
     def rows_bound(self) -> int:
-        """Rows that a rank gets if every route goes there."""
+        """Rows that a rank gets if every route goes there; or the most that any rank gets."""
+        if self.tight:
+            return max(map(len, self.rows), default=0) + self.spare
         return self.topk * sum(len(tokens) for tokens in self.ids) + self.spare
 
     @property
     def tiles_bound(self) -> int:
-        """M tiles of `rows_bound` rows, with a ragged one for every expert that a rank may have."""
+        """M tiles of `rows_bound` rows, plus a ragged one per expert of a rank; or the most that any rank gets."""
+        if self.tight:
+            return max(map(len, self.tiles), default=0) + self.spare
         return self.rows_bound // self.tile_rows + max(self.placement, default=0) + self.spare
 
     # -- who goes where ---------------------------------------------------------------------------------------------
@@ -153,9 +158,8 @@ class Routing:
         return tuple(tuple(sorted(self._rows_at(rank), key=_row_order)) for rank in range(self.num_ranks))
 
     def _rows_at(self, rank: int) -> list[Row]:
-        first = self.first_expert[rank]
         return [
-            Row(expert=expert - first, source=source, route=route)
+            Row(expert=expert, source=source, route=route)
             for source, routes in enumerate(self.experts_by_route)
             for route, expert in enumerate(routes)
             if self.dest[source][route] == rank
@@ -168,7 +172,8 @@ class Routing:
 
     def _tiles_at(self, rank: int) -> list[PlannedTile]:
         tiles: list[PlannedTile] = []
-        for expert in range(self.placement[rank]):
+        first = self.first_expert[rank]
+        for expert in range(first, first + self.placement[rank]):
             members = [number for number, row in enumerate(self.rows[rank]) if row.expert == expert]
             for start in range(0, len(members), self.tile_rows):
                 count = len(members[start : start + self.tile_rows])

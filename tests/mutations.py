@@ -1,0 +1,484 @@
+"""Broken schedules: every way to break one that the machine and the checker have to know, as functions of a schedule.
+
+Each yields (what was done, the broken schedule). Some mutants happen to be harmless; what counts is that the checker
+rejects whatever the machine can make fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from uniep_compiler.ir.index import Coord, Expr, Int, Sym
+from uniep_compiler.ir.schedule import Interleave, Launch, Schedule, Segment, Slice, Stage
+from uniep_compiler.ir.tasks import Access, BufferKind, Family, Post, Proxy, Range, Scope, Wait
+
+Mutants = Iterator[tuple[str, Schedule]]
+
+
+# -- changing one thing ---------------------------------------------------------------------------------------------
+
+
+def with_family(schedule: Schedule, family: Family) -> Schedule:
+    """The schedule with the family of that name replaced."""
+    graph = schedule.graph
+    families = tuple(family if other.name == family.name else other for other in graph.families)
+    return replace(schedule, graph=replace(graph, families=families))
+
+
+def with_segments(schedule: Schedule, launch: int, stage: int, segments: tuple[Segment, ...]) -> Schedule:
+    """The schedule with the segments of a stage replaced."""
+    old = schedule.launches[launch]
+    stages = tuple(Stage(segments=segments) if i == stage else other for i, other in enumerate(old.stages))
+    return with_stages(schedule, launch, stages)
+
+
+def with_stages(schedule: Schedule, launch: int, stages: tuple[Stage, ...]) -> Schedule:
+    """The schedule with the stages of a launch replaced."""
+    old = schedule.launches[launch]
+    new = Launch(name=old.name, stages=stages)
+    launches = tuple(new if i == launch else other for i, other in enumerate(schedule.launches))
+    return replace(schedule, launches=launches)
+
+
+def each_part(schedule: Schedule, part: str) -> Iterator[tuple[Family, int, object]]:
+    for family in schedule.graph.families:
+        for number, item in enumerate(getattr(family, part)):
+            yield family, number, item
+
+
+def change_parts(schedule: Schedule, part: str, change: Callable[..., object]) -> Mutants:
+    """For each wait (post, read, write): the schedule in which it is what `change` makes of it; None leaves it out."""
+    for family, number, item in each_part(schedule, part):
+        new = change(item)
+        if new == item:
+            continue
+        items = list(getattr(family, part))
+        items[number : number + 1] = new if isinstance(new, list) else [] if new is None else [new]
+        yield f"{part}[{number}] of {family.name}", with_family(schedule, replace(family, **{part: tuple(items)}))
+
+
+def each_stage(schedule: Schedule) -> Iterator[tuple[int, int, tuple[Segment, ...]]]:
+    for launch_number, launch in enumerate(schedule.launches):
+        for stage_number, stage in enumerate(launch.stages):
+            yield launch_number, stage_number, stage.segments
+
+
+def change_segments(schedule: Schedule, change: Callable[[Segment], Segment | None]) -> Mutants:
+    """For each segment: the schedule in which it is what `change` makes of it; None leaves it out."""
+    for launch, stage, segments in each_stage(schedule):
+        for number, segment in enumerate(segments):
+            new = change(segment)
+            if new != segment:
+                changed = (*segments[:number], *(() if new is None else (new,)), *segments[number + 1 :])
+                yield f"segment {number} of stage {stage}", with_segments(schedule, launch, stage, changed)
+
+
+# -- waits and posts ------------------------------------------------------------------------------------------------
+
+
+def drop_wait(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "waits", lambda wait: None)
+
+
+def raise_target(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "waits", lambda wait: replace(wait, target=wait.target + 1))
+
+
+def lower_target(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "waits", lambda wait: replace(wait, target=wait.target - 1))
+
+
+def shift_wait(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "waits", lambda wait: replace(wait, index=wait.index + 1))
+
+
+def fix_wait(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "waits", lambda wait: replace(wait, index=Int(0)))
+
+
+def drop_post(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "posts", lambda post: None)
+
+
+def double_post(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "posts", lambda post: [post, post])
+
+
+def shift_post(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "posts", lambda post: replace(post, index=post.index + 1))
+
+
+def post_unconditionally(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "posts", lambda post: replace(post, when=None))
+
+
+def post_at_home(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "posts", lambda post: replace(post, rank=None))
+
+
+def post_from_elsewhere(schedule: Schedule) -> Mutants:
+    """Some other family posts to a signal too."""
+    signals = schedule.graph.signals
+    for family in schedule.graph.families:
+        for signal in signals:
+            if all(post.signal != signal.name for post in family.posts):
+                extra = Post(signal=signal.name, index=Int(0), scope=signal.scope)
+                yield (
+                    f"{family.name} posts {signal.name}",
+                    with_family(schedule, replace(family, posts=(*family.posts, extra))),
+                )
+
+
+def narrow_post(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "posts", lambda post: replace(post, scope=Scope.GPU))
+
+
+def narrow_wait(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "waits", lambda wait: replace(wait, scope=Scope.GPU))
+
+
+def drop_fence(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "waits", lambda wait: replace(wait, fence=False))
+
+
+def fence_too_early(schedule: Schedule) -> Mutants:
+    """The fence stands at a wait before the one that makes the data visible."""
+    for family in schedule.graph.families:
+        for number, wait in enumerate(family.waits):
+            if wait.fence and family.posts:
+                early = Wait(signal=wait.signal, index=wait.index, target=Int(0), scope=wait.scope, fence=True)
+                late = replace(wait, fence=False)
+                waits = (*family.waits[:number], early, late, *family.waits[number + 1 :])
+                yield f"fence of {family.name}", with_family(schedule, replace(family, waits=waits))
+
+
+# -- accesses -------------------------------------------------------------------------------------------------------
+
+
+def write_by_tma(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, proxy=Proxy.ASYNC))
+
+
+def read_by_tma(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "reads", lambda access: replace(access, proxy=Proxy.ASYNC))
+
+
+def drop_write(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: None)
+
+
+def write_a_row_less(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, num_rows=access.num_rows - 1))
+
+
+def write_a_row_more(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, num_rows=access.num_rows + 1))
+
+
+def write_a_column_less(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, num_cols=access.num_cols - 1))
+
+
+def write_a_column_later(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, col=access.col + 1))
+
+
+def write_a_row_later(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, row=access.row + 1))
+
+
+def read_a_row_later(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "reads", lambda access: replace(access, row=access.row + 1))
+
+
+def write_at_home(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, rank=None))
+
+
+def read_unconditionally(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "reads", lambda access: replace(access, when=None))
+
+
+def write_unconditionally(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "writes", lambda access: replace(access, when=None))
+
+
+def read_one_item_more(schedule: Schedule) -> Mutants:
+    yield from change_parts(schedule, "reads", _with_longer_range)
+
+
+def _with_longer_range(access: Access) -> Access:
+    if not access.over:
+        return access
+    last = access.over[-1]
+    return replace(access, over=(*access.over[:-1], Range(coord=last.coord, extent=last.extent + 1)))
+
+
+def reuse_buffer(schedule: Schedule) -> Mutants:
+    """Two buffers of a call in one piece of memory."""
+    graph = schedule.graph
+    inner = [buffer for buffer in graph.buffers if buffer.kind is not BufferKind.INPUT]
+    for old in inner:
+        for new in inner:
+            if old == new or old.rows != new.rows or old.kind is BufferKind.OUTPUT:
+                continue
+            families = tuple(_in_buffer(family, old.name, new.name) for family in graph.families)
+            changed = replace(graph, families=families)
+            yield f"{old.name} in {new.name}", replace(schedule, graph=changed)
+
+
+def _in_buffer(family: Family, old: str, new: str) -> Family:
+    def move(access: Access) -> Access:
+        return replace(access, buffer=new) if access.buffer == old else access
+
+    return replace(family, reads=tuple(map(move, family.reads)), writes=tuple(map(move, family.writes)))
+
+
+def keep_out_of_reach(schedule: Schedule) -> Mutants:
+    """A buffer that other ranks write is not in symmetric memory."""
+    graph = schedule.graph
+    for buffer in graph.buffers:
+        if buffer.kind is BufferKind.SYMMETRIC:
+            buffers = tuple(replace(b, kind=BufferKind.WORKSPACE) if b == buffer else b for b in graph.buffers)
+            yield buffer.name, replace(schedule, graph=replace(graph, buffers=buffers))
+
+
+def shrink_buffer(schedule: Schedule) -> Mutants:
+    graph = schedule.graph
+    for buffer in graph.buffers:
+        if buffer.kind is not BufferKind.INPUT:
+            smaller = replace(buffer, rows=buffer.rows - 2)
+            buffers = tuple(smaller if b == buffer else b for b in graph.buffers)
+            yield buffer.name, replace(schedule, graph=replace(graph, buffers=buffers))
+
+
+# -- the order ------------------------------------------------------------------------------------------------------
+
+
+def swap_segments(schedule: Schedule) -> Mutants:
+    for launch, stage, segments in each_stage(schedule):
+        for i in range(len(segments) - 1):
+            swapped = (*segments[:i], segments[i + 1], segments[i], *segments[i + 2 :])
+            yield f"segments {i}, {i + 1} of stage {stage}", with_segments(schedule, launch, stage, swapped)
+
+
+def swap_members(schedule: Schedule) -> Mutants:
+    yield from change_segments(
+        schedule, lambda s: replace(s, members=s.members[::-1]) if isinstance(s, Interleave) else s
+    )
+
+
+def swap_stages(schedule: Schedule) -> Mutants:
+    for number, launch in enumerate(schedule.launches):
+        for i in range(len(launch.stages) - 1):
+            stages = (*launch.stages[:i], launch.stages[i + 1], launch.stages[i], *launch.stages[i + 2 :])
+            yield f"stages {i}, {i + 1}", with_stages(schedule, number, stages)
+
+
+def merge_stages(schedule: Schedule) -> Mutants:
+    for number, launch in enumerate(schedule.launches):
+        for i in range(len(launch.stages) - 1):
+            both = Stage(segments=(*launch.stages[i].segments, *launch.stages[i + 1].segments))
+            stages = (*launch.stages[:i], both, *launch.stages[i + 2 :])
+            yield f"stages {i}, {i + 1}", with_stages(schedule, number, stages)
+
+
+def swap_launches(schedule: Schedule) -> Mutants:
+    for i in range(len(schedule.launches) - 1):
+        launches = list(schedule.launches)
+        launches[i], launches[i + 1] = launches[i + 1], launches[i]
+        yield f"launches {i}, {i + 1}", replace(schedule, launches=tuple(launches))
+
+
+def merge_launches(schedule: Schedule) -> Mutants:
+    """One launch where two were: what a kernel boundary ordered has to be waited for."""
+    for i in range(len(schedule.launches) - 1):
+        first, second = schedule.launches[i : i + 2]
+        both = Launch(name=first.name, stages=(*first.stages, *second.stages))
+        launches = (*schedule.launches[:i], both, *schedule.launches[i + 2 :])
+        yield f"launches {i}, {i + 1}", replace(schedule, launches=launches)
+
+
+def drop_segment(schedule: Schedule) -> Mutants:
+    yield from change_segments(schedule, lambda segment: None)
+
+
+def miss_a_task(schedule: Schedule) -> Mutants:
+    yield from change_segments(schedule, lambda s: _longer(s, -1))
+
+
+def repeat_a_task(schedule: Schedule) -> Mutants:
+    yield from change_segments(schedule, lambda s: _longer(s, 1))
+
+
+def _longer(segment: Segment, tasks: int) -> Segment:
+    if isinstance(segment, Slice):
+        return replace(segment, count=segment.count + tasks)
+    return replace(segment, steps=segment.steps + tasks)
+
+
+def start_later(schedule: Schedule) -> Mutants:
+    """A member runs a step ahead: its lag is one less."""
+    for launch, stage, segments in each_stage(schedule):
+        for number, segment in enumerate(segments):
+            for changed in _started_later(segment):
+                new = (*segments[:number], changed, *segments[number + 1 :])
+                yield f"segment {number} of stage {stage}", with_segments(schedule, launch, stage, new)
+
+
+def _started_later(segment: Segment) -> Iterator[Segment]:
+    if isinstance(segment, Slice):
+        yield replace(segment, start=segment.start + 1)
+        return
+    for i, member in enumerate(segment.members):
+        later = replace(member, start=member.start + member.per_step)
+        yield replace(segment, members=(*segment.members[:i], later, *segment.members[i + 1 :]))
+
+
+def run_late_families_early(schedule: Schedule) -> Mutants:
+    """Two families exchange their places everywhere in the order."""
+    names = [family.name for family in schedule.graph.families]
+    domains = {family.name: _tasks(family) for family in schedule.graph.families}
+    for first, second in pairwise(names):
+        if domains[first] == domains[second]:
+            yield f"{first} and {second}", _exchange(schedule, {first: second, second: first})
+
+
+def _tasks(family: Family) -> Expr:
+    count: Expr = Int(1)
+    for item in family.domain:
+        count = count * item.extent
+    return count
+
+
+def _exchange(schedule: Schedule, names: dict[str, str]) -> Schedule:
+    def move(segment: Segment) -> Segment:
+        if isinstance(segment, Slice):
+            return replace(segment, family=names.get(segment.family, segment.family))
+        members = tuple(replace(m, family=names.get(m.family, m.family)) for m in segment.members)
+        return replace(segment, members=members)
+
+    for launch, stage, segments in each_stage(schedule):
+        schedule = with_segments(schedule, launch, stage, tuple(map(move, segments)))
+    return schedule
+
+
+# -- the scoreboard and the domains ---------------------------------------------------------------------------------
+
+
+def overlap_signals(schedule: Schedule) -> Mutants:
+    for number, place in enumerate(schedule.scoreboard):
+        if place.offset != Int(0):
+            moved = replace(place, offset=place.offset - 1)
+            scoreboard = (*schedule.scoreboard[:number], moved, *schedule.scoreboard[number + 1 :])
+            yield place.signal, replace(schedule, scoreboard=scoreboard)
+
+
+def shrink_scoreboard(schedule: Schedule) -> Mutants:
+    if schedule.scoreboard_size is not None:
+        yield "scoreboard", replace(schedule, scoreboard_size=schedule.scoreboard_size - 1)
+
+
+def shrink_signal(schedule: Schedule) -> Mutants:
+    graph = schedule.graph
+    for signal in graph.signals:
+        signals = tuple(replace(s, extent=s.extent - 1) if s == signal else s for s in graph.signals)
+        yield signal.name, replace(schedule, graph=replace(graph, signals=signals))
+
+
+def change_domain(schedule: Schedule) -> Mutants:
+    """A family with one task less, or one more, and the order as it was."""
+    for family in schedule.graph.families:
+        for change in (-1, 1):
+            last = family.domain[-1]
+            domain = (*family.domain[:-1], Range(coord=last.coord, extent=last.extent + change))
+            yield f"{family.name} {change:+}", with_family(schedule, replace(family, domain=domain))
+
+
+def number_differently(schedule: Schedule) -> Mutants:
+    """Other groups than those that the order was made for."""
+    for family in schedule.graph.families:
+        if family.group > 1:
+            for group in (1, family.group + 1):
+                yield f"{family.name} {group}", with_family(schedule, replace(family, group=group))
+
+
+def take_other_items(schedule: Schedule) -> Mutants:
+    """Lanes that all take the same items, or share them wrongly."""
+    for family in schedule.graph.families:
+        if family.domain[0].coord == "lane":
+            fixed = replace(family, domain=(Range(coord="lane", extent=family.domain[0].extent + 1),))
+            yield f"lanes of {family.name}", with_family(schedule, fixed)
+
+
+def confuse_ranks(schedule: Schedule) -> Mutants:
+    """Remote effects that go to the own rank's number instead of the peer's."""
+    for part in ("writes", "posts"):
+        yield from change_parts(schedule, part, lambda item: replace(item, rank=Sym("rank")) if item.rank else item)
+
+
+def confuse_tables(schedule: Schedule) -> Mutants:
+    """A row is taken for its route, or a lane's item for its token."""
+    for part in ("reads", "writes"):
+        yield from change_parts(
+            schedule, part, lambda access: replace(access, row=Coord("item")) if len(access.over) > 1 else access
+        )
+
+
+MUTATIONS: dict[str, Callable[[Schedule], Mutants]] = {
+    function.__name__: function
+    for function in (
+        drop_wait,
+        raise_target,
+        lower_target,
+        shift_wait,
+        fix_wait,
+        drop_post,
+        double_post,
+        shift_post,
+        post_unconditionally,
+        post_at_home,
+        post_from_elsewhere,
+        narrow_post,
+        narrow_wait,
+        drop_fence,
+        fence_too_early,
+        write_by_tma,
+        read_by_tma,
+        drop_write,
+        write_a_row_less,
+        write_a_row_more,
+        write_a_column_less,
+        write_a_column_later,
+        write_a_row_later,
+        read_a_row_later,
+        write_at_home,
+        read_unconditionally,
+        write_unconditionally,
+        read_one_item_more,
+        reuse_buffer,
+        keep_out_of_reach,
+        shrink_buffer,
+        swap_segments,
+        swap_members,
+        swap_stages,
+        merge_stages,
+        swap_launches,
+        merge_launches,
+        drop_segment,
+        miss_a_task,
+        repeat_a_task,
+        start_later,
+        run_late_families_early,
+        overlap_signals,
+        shrink_scoreboard,
+        shrink_signal,
+        change_domain,
+        number_differently,
+        take_other_items,
+        confuse_ranks,
+        confuse_tables,
+    )
+}
