@@ -237,7 +237,7 @@ def _render_lines(labels: list[Label], lines: tuple[str, ...], margin: str) -> I
         line, start, end = _crop(line, start, end)
         if number != shown:
             if shown and number > shown + 1:
-                yield f"{margin}..."
+                yield "..."
             yield f"{number:>{len(margin)}} | {_printable(line)}".rstrip()
             shown = number
         before = _columns(line[: start - 1])

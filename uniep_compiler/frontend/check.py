@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from uniep_compiler.diagnostics import Diagnostic, Label, Severity
@@ -30,9 +31,10 @@ def check_return(decl: MoeDecl) -> Iterable[Diagnostic]:
 def check_unused(decl: MoeDecl, scope: Scope) -> Iterable[Diagnostic]:
     """Every parameter and every value is used."""
     assigns = [statement for statement in decl.body if isinstance(statement, Assign)]
+    used = scope.used | set(_named_in_types(decl))
     names = [*(param.name for param in decl.params), *(t.name for statement in assigns for t in statement.targets)]
     for ident in names:
-        if ident.name not in scope.used and not ident.name.startswith("_"):
+        if ident.name not in used and not ident.name.startswith("_"):
             yield Diagnostic(
                 code="UEP0216",
                 message=f"`{ident.name}` is never used",
@@ -42,6 +44,13 @@ def check_unused(decl: MoeDecl, scope: Scope) -> Iterable[Diagnostic]:
                 help=f"remove it, or call it `_{ident.name}`",
                 severity=Severity.WARNING,
             )
+
+
+def _named_in_types(decl: MoeDecl) -> Iterable[str]:
+    """The routes that the types of a header name, as in `rows(r)`."""
+    for type_ in (*(param.type for param in decl.params), *decl.results):
+        for call in (dim for dim in type_.dims if isinstance(dim, syntax.Call)):
+            yield from (inner.name for inner in syntax.walk(call) if isinstance(inner, syntax.NameExpr))
 
 
 def check_conditions(decl: MoeDecl, header: Header) -> Iterable[Diagnostic]:
@@ -167,4 +176,4 @@ def tiled_values(graph: OpGraph) -> tuple[str, ...]:
         if op.kind == "group_gemm":
             rounds = [user.results[0] for user in graph.consumers(op.results[0]) if user.kind == "round"]
             found += [*op.results, *rounds, *(f"grad({operand})" for operand in op.operands[:2])]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(name for name in found if not re.fullmatch(r"(grad\()?_\d+\)?", name)))

@@ -98,7 +98,8 @@ class _Lowering:
                 case Return():
                     results = self.give_back(statement)
         self.bag.extend(check.check_return(self.decl))
-        self.bag.extend(check.check_unused(self.decl, self.scope))
+        if not self.bag.errors:
+            self.bag.extend(check.check_unused(self.decl, self.scope))
         return None if results is None else self.graph(results)
 
     def graph(self, results: tuple[str, ...]) -> OpGraph:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from lark import Token
+from lark.parsers.lalr_analysis import Shift
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from uniep_compiler.diagnostics import Diagnostic, Label
@@ -91,7 +92,15 @@ MISTAKES: tuple[Mistake, ...] = (
         message="the layer's result type is missing",
         label="expected `-> dtype[dims]` before this",
         help="say what the layer returns, like `moe m(...) -> bf16[T, H] {{`",
-        examples=("uniep 1 moe m() {", "uniep 1 moe m() where", "uniep 1 moe m() : f32", "uniep 1 moe m() = f32"),
+        examples=(
+            "uniep 1 moe m() {",
+            "uniep 1 moe m() where",
+            "uniep 1 moe m() : f32",
+            "uniep 1 moe m(x : f32[T]) {",
+            "uniep 1 moe m(x : f32[T]) where",
+            "uniep 1 moe m(x : f32[T]) return",
+            "uniep 1 moe m() = f32",
+        ),
     ),
     Mistake(
         code="UEP0108",
@@ -164,6 +173,13 @@ MISTAKES: tuple[Mistake, ...] = (
         label="expected `=` before this",
         help="give it a name, like `y = ...`, or return it",
         examples=(_HEAD + "f(", _HEAD + "x\n", _HEAD + "x + ", _HEAD + "x *", _HEAD + "x -"),
+    ),
+    Mistake(
+        code="UEP0109",
+        message="a statement is like `name = value`",
+        label="expected `=` before this",
+        help="for example `{before} = silu(h)`",
+        examples=(_HEAD + "x y", _HEAD + "x : f32 y", _HEAD + "x, z y", _HEAD + "x 1"),
     ),
     Mistake(
         code="UEP0109",
@@ -240,6 +256,7 @@ MISTAKES: tuple[Mistake, ...] = (
         help="to bound a value, use `clamp(v, min=..., max=...)`",
         examples=(
             _HEAD + "y = x <",
+            _HEAD + "y = (x <",
             _HEAD + "y = f(x) <",
             _HEAD + "y = f(x <",
             _HEAD + "y = 2 <",
@@ -267,7 +284,6 @@ MISTAKES: tuple[Mistake, ...] = (
         examples=(
             "uniep 1 schedule s { fuse =\n",
             "uniep 1 schedule s { fuse = =",
-            "uniep 1 schedule s { tile(h) = ()",
         ),
     ),
     Mistake(
@@ -321,8 +337,7 @@ def describe(token: Token, previous: Token | None, parser: InteractiveParser) ->
         return _unknown_character(token)
     if token.type.isupper() and token.isalpha() and token.type == token.upper() and "NAME" in parser.choices():
         return _reserved(token)
-    state = parser.parser_state.position
-    mistake = _table().get((state, token.type))
+    mistake = _table().get((_settled(parser), token.type))
     if mistake is None:
         return _diagnostic("UEP0101", f"{_found(token)} was not expected here", token, _expected(parser), "")
     words = {"found": _found(token), "before": str(previous or "")}
@@ -345,13 +360,26 @@ def _key(example: str) -> tuple[object, str]:
     found: list[tuple[object, str]] = []
 
     def note(token: Token, previous: Token | None, parser: InteractiveParser) -> Diagnostic:
-        found.append((parser.parser_state.position, token.type))
+        found.append((_settled(parser), token.type))
         return _diagnostic("UEP0101", "", token, "", "")
 
     layout = tokens_of(example)
     layout.errors.clear()  # examples end where they break, with brackets still open
     Run(layout, note)
     return found[0]
+
+
+def _settled(parser: InteractiveParser) -> object:
+    """What the parser was in the middle of: its state, once all that may be complete is taken as complete."""
+    table = parser.parser_state.parse_conf.states
+    stack = list(parser.parser_state.state_stack)
+    while True:
+        rules = {id(rule): rule for action, rule in table[stack[-1]].values() if action is not Shift}
+        if len(rules) != 1:
+            return stack[-1]
+        (rule,) = rules.values()
+        del stack[len(stack) - len(rule.expansion) :]
+        stack.append(table[stack[-1]][rule.origin.name][1])
 
 
 def _diagnostic(code: str, message: str, token: Token, label: str, help_: str) -> Diagnostic:

@@ -91,6 +91,7 @@ def _normal(text: str) -> str:
 def _program(file: FileDecl) -> Program:
     bag = DiagnosticBag()
     bag.extend(_check_version(file))
+    bag.raise_if_errors(file.source)  # what another version means is not for us to say
     bag.extend(_check_unique(file))
     if not file.moes:
         bag.add(_no_moe("the file holds no `moe` block"))

@@ -41,6 +41,11 @@ class Site:
     attrs: Mapping[str, Attr]
     types: Mapping[str, Type]
 
+    @property
+    def shown(self) -> str:
+        """The op as programs write it."""
+        return {"add": "+", "sub": "-", "mul": "*", "neg": "-", "round": "cast"}.get(self.kind, self.kind)
+
     def wrong(self, code: str, message: str, *labels: tuple[int, str], help: str = "") -> NoReturn:
         """Stops the rule."""
         raise Misfit(Problem(code=code, message=message, labels=labels, help=help))
@@ -49,9 +54,9 @@ class Site:
         """Operand `index`, which has to be a tensor of `rank` dims."""
         type_ = self.operands[index].type
         if not isinstance(type_, TensorType):
-            self.wrong("UEP0209", f"`{self.kind}` takes {what}", (index, f"this is {type_}"))
+            self.wrong("UEP0209", f"`{self.shown}` takes {what}", (index, f"this is {type_}"))
         if len(type_.shape) != rank:
-            message = f"`{self.kind}` takes {what}, which has {rank} dims"
+            message = f"`{self.shown}` takes {what}, which has {rank} dims"
             self.wrong("UEP0207", message, (index, f"this is {type_}, with {len(type_.shape)}"))
         return type_
 
@@ -60,7 +65,7 @@ class Site:
         type_ = self.operands[index].type
         if not isinstance(type_, RowsType):
             help_ = "`dispatch` makes rows of a tensor with one row per token"
-            self.wrong("UEP0209", f"`{self.kind}` takes rows", (index, f"this is {type_}"), help=help_)
+            self.wrong("UEP0209", f"`{self.shown}` takes rows", (index, f"this is {type_}"), help=help_)
         return type_
 
     def routes(self, index: int) -> RoutesType:
@@ -68,7 +73,7 @@ class Site:
         type_ = self.operands[index].type
         if not isinstance(type_, RoutesType):
             help_ = "`route` makes routes of the experts' ids"
-            self.wrong("UEP0209", f"`{self.kind}` takes routes", (index, f"this is {type_}"), help=help_)
+            self.wrong("UEP0209", f"`{self.shown}` takes routes", (index, f"this is {type_}"), help=help_)
         return type_
 
     def routes_of(self, rows: RowsType) -> RoutesType:
@@ -81,7 +86,7 @@ class Site:
     def same(self, what: str, first: tuple[int, Dim], second: tuple[int, Dim], help: str = "") -> None:
         """Two operands' dims have to be equal."""
         if first[1] != second[1]:
-            message = f"{what} of `{self.kind}` do not fit: {first[1]} and {second[1]}"
+            message = f"{what} of `{self.shown}` do not fit: {first[1]} and {second[1]}"
             self.wrong(
                 "UEP0207", message, (first[0], f"has {first[1]} here"), (second[0], f"has {second[1]} here"), help=help
             )
@@ -90,7 +95,7 @@ class Site:
         """The dtype of operand `index`, which has to be of floating point."""
         type_ = self.operands[index].type
         if isinstance(type_, RoutesType) or not type_.dtype.is_float:
-            self.wrong("UEP0208", f"`{self.kind}` takes floating point values", (index, f"this is {type_}"))
+            self.wrong("UEP0208", f"`{self.shown}` takes floating point values", (index, f"this is {type_}"))
         return type_.dtype
 
 
@@ -257,9 +262,9 @@ def _check_broadcast(site: Site, index: int, wide: int) -> None:
             fits = narrow_type.shape in (wide_type.shape[:1], wide_type.shape)
         case _:
             help_ = "`dispatch` and `to_rows` make rows of what is kept by token, and `combine` makes tokens of rows"
-            site.wrong("UEP0209", f"`{site.kind}` cannot join rows and what is kept by token", *labels, help=help_)
+            site.wrong("UEP0209", f"`{site.shown}` cannot join rows and what is kept by token", *labels, help=help_)
     if not fits:
-        site.wrong("UEP0207", f"the shapes of `{site.kind}` do not fit: {narrow_type} and {wide_type}", *labels)
+        site.wrong("UEP0207", f"the shapes of `{site.shown}` do not fit: {narrow_type} and {wide_type}", *labels)
 
 
 def _router_weights(site: Site, index: int, routes: RoutesType) -> None:
@@ -267,7 +272,7 @@ def _router_weights(site: Site, index: int, routes: RoutesType) -> None:
     type_ = site.tensor(index, 2, "one number per route")
     if type_.dtype is not DType.F32:
         help_ = "declare it f32; callers may pass any float dtype, which is widened exactly"
-        site.wrong("UEP0208", f"`{site.kind}` takes router weights in f32", (index, f"this is {type_}"), help=help_)
+        site.wrong("UEP0208", f"`{site.shown}` takes router weights in f32", (index, f"this is {type_}"), help=help_)
     other = 1 - index
     site.same("the tokens", (index, type_.shape[0]), (other, routes.tokens))
     site.same("the routes per token", (index, type_.shape[1]), (other, routes.topk))
