@@ -35,6 +35,7 @@ class PlanView:
     num_send_keys: int
     chunk: int
     count_chunk: int
+    clear_chunk: int
     expert_block: int
     program_block: int
     state_abort: int
@@ -76,6 +77,7 @@ def plan_view(
         num_send_keys=experts if by_expert else ranks,
         chunk=128,
         count_chunk=1024,
+        clear_chunk=256,
         expert_block=expert_block,
         program_block=min(128, TABLE_ELEMS // expert_block),
         state_abort=state_layout.STATE_ABORT,

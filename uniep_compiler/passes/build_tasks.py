@@ -260,8 +260,7 @@ class _Builder:
             raise unsupported(
                 "work on tokens after combine", op.span, "return the result of combine as it is", self.settings.source
             )
-        name = value if not value.startswith("_") else "out"
-        return name, value_dtype(self.graph, value)
+        return result_buffer(self.graph, value), value_dtype(self.graph, value)
 
     def _reduce(self, op: Op, rows: str, weights: str | None, target: str, cols: Expr, dtype: DType) -> Family:
         block = self.settings.options.block
@@ -312,6 +311,16 @@ class _Builder:
                 writes=(Access(buffer=name, row=first, num_rows=count, num_cols=buffer.cols),),
             )
         )
+
+
+def result_buffer(graph: OpGraph, value: str) -> str:
+    """The name of the buffer that holds a result: the value's name, or `out` where the program gives it none."""
+    if not value.startswith("_"):
+        return value
+    name = "out"
+    while name in graph.types:
+        name += "_"
+    return name
 
 
 def _int(expr: Expr) -> int:

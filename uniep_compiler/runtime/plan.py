@@ -178,18 +178,19 @@ def run_plan(
     parts = num_parts or (1 if ids.device.type == "cpu" else shape.num_parts())
     grid = (shape.ranks * parts,)
     send_keys = int(getattr(module, "NUM_SEND_KEYS", 0))
-    counts = torch.empty(2, grid[0], shape.experts, dtype=torch.int32, device=ids.device)
-    sends = torch.empty(2, grid[0], send_keys, dtype=torch.int32, device=ids.device)
+    # One row per program in each: counts, rows of all programs, rows of those before, and the next row.
+    by_expert = torch.empty(4, grid[0], shape.experts, dtype=torch.int32, device=ids.device)
+    by_send_key = torch.empty(2, grid[0], send_keys, dtype=torch.int32, device=ids.device)
     call = (ids, token_start, expert_first, shape.tokens[0], shape.blocks_bound)
     with interpreter_lock if ids.device.type == "cpu" else _device_of(ids):
-        module.plan_count[grid](*call, counts[0], sends[0], plan.block_routes, state, error, num_warps=8)
+        module.plan_count[grid](*call, by_expert[0], by_send_key[0], plan.block_routes, state, error, num_warps=8)
         module.plan_place[grid](
             *call,
             shape.tiles_bound,
-            counts[0],
-            sends[0],
-            counts[1],
-            sends[1],
+            by_expert[0],
+            by_send_key[0],
+            *by_expert[1:],
+            by_send_key[1],
             plan.row_of,
             plan.row_route,
             plan.tile_expert,

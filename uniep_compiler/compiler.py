@@ -1,0 +1,148 @@
+"""The compiler as functions: from a program, dims, target and options to kernels as text. Loads neither torch nor triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from uniep_compiler.codegen.emit import Emitted, emit
+from uniep_compiler.codegen.plan_view import PlanView, plan_source, plan_view
+from uniep_compiler.diagnostics import InternalError
+from uniep_compiler.frontend.parse import Program
+from uniep_compiler.ir.ops import OpGraph
+from uniep_compiler.ir.schedule import Schedule
+from uniep_compiler.ir.tasks import Role, TaskGraph
+from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
+from uniep_compiler.ir.verify import verify
+from uniep_compiler.options import ScheduleOptions
+from uniep_compiler.passes.choose_options import choose_options
+from uniep_compiler.passes.pipeline import State, run_passes
+from uniep_compiler.passes.settings import Settings
+from uniep_compiler.passes.target import Target
+from uniep_compiler.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What one compilation made: the IR at its three levels, and the modules' sources.
+
+    `plan_source` is empty where the program takes its routes as a parameter.
+    """
+
+    ops: OpGraph
+    settings: Settings
+    schedule: Schedule
+    forward: Emitted
+    plan_source: str
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The generated modules by what they do."""
+        modules = {"forward": self.forward.source, "plan": self.plan_source}
+        return {name: text for name, text in modules.items() if text}
+
+
+def make_settings(
+    program: Program,
+    *,
+    dims: Mapping[str, int],
+    target: Target,
+    placement: tuple[int, ...],
+    local: bool,
+    overrides: Mapping[str, object] | None = None,
+    tokens: Mapping[str, int] | None = None,
+) -> Settings:
+    """The settings of one compilation. `tokens` binds the token dim for `when` conditions, where it is known."""
+    options: ScheduleOptions = choose_options(program, target, {**dims, **(tokens or {})}, overrides or {})
+    return Settings(
+        dims=dict(dims), target=target, options=options, placement=placement, local=local, source=program.source
+    )
+
+
+def build(ops: OpGraph, settings: Settings) -> Compiled:
+    """Run all passes, prove the result safe, and print the kernels. Raises UniepError for what can't be built."""
+    schedule = final_schedule(states(ops, settings))
+    check(schedule, settings.source)
+    plans = any(op.kind == "route" for op in ops.ops)
+    return Compiled(
+        ops=ops,
+        settings=settings,
+        schedule=schedule,
+        forward=emit(schedule, settings),
+        plan_source=plan_source(plan_view_of(schedule.graph, settings)) if plans else "",
+    )
+
+
+def states(ops: OpGraph, settings: Settings) -> tuple[State, ...]:
+    """The IR after every pass."""
+    return tuple(run_passes(ops, settings))
+
+
+def final_schedule(passed: tuple[State, ...]) -> Schedule:
+    """The schedule that the last pass made."""
+    last = passed[-1].ir
+    if not isinstance(last, Schedule):
+        raise InternalError("the last pass made no schedule")
+    return last
+
+
+def check(schedule: Schedule, source: Source | None) -> None:
+    """Prove the schedule free of deadlock and races; a compiler bug if it is not."""
+    found = verify(schedule)
+    if found:
+        raise InternalError(
+            "the compiler made a schedule that it cannot prove safe",
+            notes=[diagnostic.render(source) for diagnostic in found],
+        )
+
+
+def plan_view_of(graph: TaskGraph, settings: Settings) -> PlanView:
+    """What the plan's template needs to know of a task graph."""
+    sends = any(family.role is Role.COMM for family in graph.families)
+    return plan_view(
+        ranks=graph.ranks,
+        experts=graph.experts,
+        topk=graph.topk,
+        tile_rows=graph.tile_rows,
+        block=graph.block,
+        send=settings.send if sends else None,
+        order=settings.order,
+        interpret=settings.target.interpreted,
+    )
+
+
+def token_dim(ops: OpGraph) -> str:
+    """The name of the token dim: the first dim of the routes."""
+    routes = next(kind for kind in ops.types.values() if isinstance(kind, RoutesType))
+    return routes.tokens.names[0]
+
+
+def row_dtype(ops: OpGraph) -> DType:
+    """The element type of the program's rows: that of what its GEMMs read."""
+    for op in ops.ops:
+        if op.kind == "group_gemm":
+            kind = ops.types[op.operands[0]]
+            if isinstance(kind, RowsType):
+                return kind.dtype
+    return DType.F32
+
+
+def retype(ops: OpGraph, dtype: DType) -> OpGraph:
+    """The same program in another element type: tokens, rows, weights, and where values are rounded to it."""
+    old = row_dtype(ops)
+    kept = {op.operands[1] for op in ops.ops if op.kind == "combine" and len(op.operands) > 1}
+
+    def change(kind: Type) -> Type:
+        if isinstance(kind, TensorType | RowsType) and kind.dtype is old:
+            return replace(kind, dtype=dtype)
+        return kind
+
+    def attrs(pairs: tuple[tuple[str, object], ...]) -> tuple[tuple[str, object], ...]:
+        return tuple((name, dtype if value is old else value) for name, value in pairs)
+
+    return replace(
+        ops,
+        params=tuple(p if p.name in kept else replace(p, type=change(p.type)) for p in ops.params),
+        values=tuple(replace(value, type=change(value.type)) for value in ops.values),
+        ops=tuple(replace(op, attrs=attrs(op.attrs)) for op in ops.ops),
+    )

@@ -1,0 +1,88 @@
+"""Which options a layer is scheduled with: the program's schedule blocks, then what Python asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+
+from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, UniepError
+from uniep_compiler.frontend.parse import Program
+from uniep_compiler.frontend.schedule_block import ScheduleBlock, setting_values
+from uniep_compiler.options import Fuse, Order, Relay, Save, ScheduleOptions, Send
+from uniep_compiler.passes.target import Target
+
+_WORDS: Mapping[str, type[Fuse] | type[Relay] | type[Send] | type[Order] | type[Save]] = {
+    "fuse": Fuse,
+    "relay": Relay,
+    "send": Send,
+    "order": Order,
+    "save": Save,
+}
+
+
+def choose_options(
+    program: Program, target: Target, dims: Mapping[str, int], overrides: Mapping[str, object]
+) -> ScheduleOptions:
+    """The options for a target and dims: later blocks over earlier ones, `overrides` over all.
+
+    `dims` holds the token dim where it is known; a block with a condition on a dim that is missing does not apply.
+    `overrides` has the keys of a schedule block, and `tiles`, a mapping from names of values to (rows, columns, depth).
+    Raises UEP0301 and UEP0302 for keys and values that a block could not have either.
+    """
+    options = ScheduleOptions()
+    for block in program.schedules:
+        if _applies(block, target, dims):
+            values = {key: setting.value for key, setting in block.entries.items()}
+            tiles = {tile.value: tile.shape for tile in block.tiles}
+            options = _with(options, values, tiles)
+    return _with(options, *_checked(overrides))
+
+
+def _applies(block: ScheduleBlock, target: Target, dims: Mapping[str, int]) -> bool:
+    names = {target.name} if target.interpreted else {target.name, "cuda"}
+    try:
+        return any(block.applies(name, dims) for name in sorted(names))
+    except KeyError:
+        return False
+
+
+def _with(
+    options: ScheduleOptions, values: Mapping[str, str | int], tiles: Mapping[str, tuple[int, int, int]]
+) -> ScheduleOptions:
+    typed = {key: _WORDS[key](value) if key in _WORDS else value for key, value in values.items()}
+    return replace(options, **typed, tiles=tuple({**dict(options.tiles), **tiles}.items()))
+
+
+def _checked(overrides: Mapping[str, object]) -> tuple[dict[str, str | int], dict[str, tuple[int, int, int]]]:
+    """The overrides, typed; every problem is reported at once."""
+    bag = DiagnosticBag()
+    values: dict[str, str | int] = {}
+    for key, value in overrides.items():
+        if key == "tiles":
+            continue
+        words = setting_values().get(key, ())
+        if key not in setting_values():
+            near = get_close_matches(key, setting_values(), n=1)
+            help_ = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(setting_values())}"
+            bag.add(Diagnostic(code="UEP0301", message=f"unknown schedule key `{key}`", help=help_))
+        elif words is not None and str(value) in words:
+            values[key] = str(value)
+        elif words is None and isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            values[key] = value
+        else:
+            expected = "an integer of at least 1" if words is None else f"one of {', '.join(words)}"
+            message = f"schedule key `{key}` takes {expected}, not {value!r}"
+            bag.add(Diagnostic(code="UEP0302", message=message))
+    bag.raise_if_errors()
+    return values, _tiles(overrides.get("tiles", {}))
+
+
+def _tiles(value: object) -> dict[str, tuple[int, int, int]]:
+    tiles: dict[str, tuple[int, int, int]] = {}
+    for name, shape in value.items() if isinstance(value, Mapping) else [("tiles", value)]:
+        if not (isinstance(shape, tuple) and len(shape) == 3 and all(isinstance(n, int) and n > 0 for n in shape)):
+            message = f"tile of `{name}` has to be (rows, columns, depth), not {shape!r}"
+            raise UniepError([Diagnostic(code="UEP0302", message=message)])
+        tiles[str(name)] = shape
+    return tiles

@@ -1,0 +1,209 @@
+"""Checks a call's arguments against the program, and names the one that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import torch
+from torch import Tensor
+
+from uniep_compiler.diagnostics import Diagnostic, UniepError
+from uniep_compiler.ir.ops import OpGraph, Value
+from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType
+from uniep_compiler.runtime.routes import Routes
+
+TORCH_DTYPES: Mapping[DType, torch.dtype] = {
+    DType.BF16: torch.bfloat16,
+    DType.F16: torch.float16,
+    DType.F32: torch.float32,
+    DType.I32: torch.int32,
+    DType.I64: torch.int64,
+}
+
+
+class ParamRole(Enum):
+    """What a parameter is to a layer. It decides which dtypes and layouts are taken."""
+
+    ROUTES = auto()
+    ROWS = auto()
+    IDS = auto()
+    ROUTE_WEIGHTS = auto()
+    TOKENS = auto()
+    EXPERTS = auto()
+
+
+def argument_error(message: str, help_text: str = "") -> UniepError:
+    """The error for an argument that does not fit (UEP0601)."""
+    return UniepError([Diagnostic(code="UEP0601", message=message, help=help_text)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankArguments:
+    """One rank's arguments, checked: by parameter name, and the number of its tokens."""
+
+    values: Mapping[str, Tensor | Routes]
+    tokens: int
+
+
+def param_roles(ops: OpGraph) -> dict[str, ParamRole]:
+    """The role of each parameter, from the ops that read it."""
+    uses = {
+        ("route", 0): ParamRole.IDS,
+        ("dispatch", 0): ParamRole.TOKENS,
+        ("group_gemm", 1): ParamRole.EXPERTS,
+        ("group_gemm", 2): ParamRole.EXPERTS,
+        ("combine", 1): ParamRole.ROUTE_WEIGHTS,
+        ("to_rows", 0): ParamRole.ROUTE_WEIGHTS,
+    }
+    used = {name: uses.get((op.kind, i)) for op in ops.ops for i, name in enumerate(op.operands)}
+    roles: dict[str, ParamRole] = {}
+    for param in ops.params:
+        match param.type:
+            case RoutesType():
+                roles[param.name] = ParamRole.ROUTES
+            case RowsType():
+                roles[param.name] = ParamRole.ROWS
+            case TensorType():
+                roles[param.name] = used.get(param.name) or ParamRole.TOKENS
+    return roles
+
+
+class Signature:
+    """What a layer's call takes: the program's parameters with bound dims. `token` is the name of the token dim."""
+
+    def __init__(self, ops: OpGraph, dims: Mapping[str, int], token: str) -> None:
+        self.ops = ops
+        self.dims = dims
+        self.token = token
+        self.roles = param_roles(ops)
+        self.routes = next(kind for kind in ops.types.values() if isinstance(kind, RoutesType))
+
+    @property
+    def topk(self) -> int:
+        """Routes per token."""
+        return self.routes.topk.value(self.dims)
+
+    @property
+    def experts(self) -> int:
+        """Experts of the whole group."""
+        return self.routes.experts.value(self.dims)
+
+    def check(self, args: Sequence[object], device: torch.device, num_experts: int, where: str = "") -> RankArguments:
+        """The arguments of one rank. `num_experts` is its share; `where` says which rank, for errors.
+
+        Raises UEP0601 for the first that does not fit.
+        """
+        params = self.ops.params
+        if len(args) != len(params):
+            names = ", ".join(param.name for param in params)
+            raise argument_error(f"{self.ops.name} takes {len(params)} arguments ({names}), not {len(args)}{where}")
+        call = _Call(signature=self, device=device, num_experts=num_experts, where=where)
+        values = {param.name: call.take(param, arg) for param, arg in zip(params, args, strict=True)}
+        return RankArguments(values=values, tokens=call.tokens or 0)
+
+
+class _Call:
+    """One call's arguments, checked one after the other: the first that has the token dim says how many tokens."""
+
+    def __init__(self, *, signature: Signature, device: torch.device, num_experts: int, where: str) -> None:
+        self.signature = signature
+        self.device = device
+        self.num_experts = num_experts
+        self.where = where
+        self.tokens: int | None = None
+
+    def take(self, param: Value, arg: object) -> Tensor | Routes:
+        """The argument as kernels read it."""
+        name, role = f"`{param.name}`{self.where}", self.signature.roles[param.name]
+        if isinstance(param.type, RoutesType):
+            return self._take_routes(name, arg)
+        if not isinstance(arg, Tensor):
+            raise argument_error(f"{name} has to be a tensor, not {type(arg).__name__}")
+        if _place(arg.device) != _place(self.device):
+            raise argument_error(
+                f"{name} is on {arg.device}, but the layer runs on {self.device}",
+                f"move it there: {param.name}.to('{self.device}')",
+            )
+        self._check_dtype(name, role, param.type, arg)
+        self._check_shape(name, role, param.type, arg)
+        return _laid_out(name, role, param.type, arg.detach())
+
+    def _take_routes(self, name: str, arg: object) -> Routes:
+        if not isinstance(arg, Routes):
+            message = f"{name} has to be uniep.Routes, not {type(arg).__name__}"
+            raise argument_error(message, "pass the routes that a layer with `route` returned")
+        shape = arg.plan.shape
+        have = {"topk": shape.topk, "experts": shape.experts}
+        want = {"topk": self.signature.topk, "experts": self.signature.experts}
+        if have != want:
+            raise argument_error(f"{name} has {have}, but the layer was compiled for {want}")
+        if _place(arg.plan.storage.device) != _place(self.device):
+            raise argument_error(f"{name} is on {arg.plan.storage.device}, but the layer runs on {self.device}")
+        self.tokens = shape.total_tokens
+        return arg
+
+    def _check_dtype(self, name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> None:
+        match role:
+            case ParamRole.IDS:
+                allowed: tuple[torch.dtype, ...] = (torch.int32, torch.int64)
+            case ParamRole.ROUTE_WEIGHTS:
+                allowed = (torch.float32, torch.bfloat16, torch.float16)
+            case _:
+                allowed = (TORCH_DTYPES[kind.dtype],)
+        if arg.dtype not in allowed:
+            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+            found = str(arg.dtype).removeprefix("torch.")
+            raise argument_error(f"{name} is {found}, but the program says {kind}: it takes {names}")
+
+    def _check_shape(self, name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> None:
+        want = [self._size(dim) for dim in kind.shape]
+        if role is ParamRole.EXPERTS:
+            want[0] = self.num_experts
+        if isinstance(kind, RowsType):
+            want.insert(0, None if self.tokens is None else self.tokens * self.signature.topk)
+        have = tuple(arg.shape)
+        if len(have) != len(want) or any(w not in (None, h) for w, h in zip(want, have, strict=True)):
+            token = self.signature.token
+            text = ", ".join(token if size is None else str(size) for size in want)
+            raise argument_error(f"{name} has shape {list(have)}, but has to be [{text}]", f"the program says {kind}")
+        if isinstance(kind, TensorType) and kind.shape[0] == Dim.of(self.signature.token):
+            self.tokens = have[0]
+
+    def _size(self, dim: Dim) -> int | None:
+        if self.signature.token not in dim.names:
+            return dim.value(self.signature.dims)
+        if self.tokens is None:
+            return None
+        return dim.value({**self.signature.dims, self.signature.token: self.tokens})
+
+
+def _place(device: torch.device) -> tuple[str, int]:
+    return device.type, device.index or 0
+
+
+def _laid_out(name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> Tensor:
+    """The argument in the layout that kernels read. Small or odd ones are copied; expert weights never are."""
+    match role:
+        case ParamRole.EXPERTS if not arg.is_contiguous():
+            raise argument_error(
+                f"{name} is not contiguous: its strides are {tuple(arg.stride())}",
+                "copying weights on each call would cost more than the layer: call .contiguous() once",
+            )
+        case ParamRole.EXPERTS:
+            return arg
+        case ParamRole.TOKENS:
+            return dense_rows(arg)
+        case ParamRole.ROUTE_WEIGHTS:
+            return arg.to(TORCH_DTYPES[kind.dtype]).contiguous()
+        case _:
+            return arg.contiguous()
+
+
+def dense_rows(x: Tensor) -> Tensor:
+    """`x` itself if the elements of each row lie side by side and rows do not overlap, else a contiguous copy."""
+    rows, cols = x.shape
+    if (cols <= 1 or x.stride(1) == 1) and (rows <= 1 or x.stride(0) >= cols):
+        return x
+    return x.contiguous()

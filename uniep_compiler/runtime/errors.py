@@ -1,0 +1,60 @@
+"""Turns the error record that kernels leave into the error that a user sees."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from uniep_compiler.codegen import state_layout as layout
+from uniep_compiler.codegen.state_layout import ErrorKind
+from uniep_compiler.compiler import Compiled
+from uniep_compiler.diagnostics import Diagnostic, HangError, Label, UniepError
+
+
+def raise_if_failed(record: Tensor, compiled: Compiled) -> None:
+    """Raise what the record says, and clear it. Nothing happens if it is empty.
+
+    HangError (UEP0602) names task, signal, expected and seen value, rank and source line; UEP0603 is an expert id that is
+    neither -1 nor an expert.
+    """
+    words = [int(word) for word in record.tolist()]
+    if words[layout.ERROR_KIND] == ErrorKind.NONE:
+        return
+    record.zero_()
+    match ErrorKind(words[layout.ERROR_KIND]):
+        case ErrorKind.HANG:
+            raise HangError([_hang(words, compiled)], compiled.settings.source)
+        case ErrorKind.BAD_ID:
+            raise UniepError([_bad_id(words)])
+        case kind:
+            raise UniepError([Diagnostic(code="UEP0602", message=f"a kernel reported {kind.name}: {words}")])
+
+
+def _hang(words: list[int], compiled: Compiled) -> Diagnostic:
+    graph = compiled.schedule.graph
+    family = graph.families[words[layout.ERROR_FAMILY]]
+    signal = graph.signals[words[layout.ERROR_SIGNAL]]
+    expected, seen = words[layout.ERROR_EXPECTED], words[layout.ERROR_SEEN]
+    label = Label(span=family.span, text=f"`{family.name}` stands for this", primary=True)
+    return Diagnostic(
+        code="UEP0602",
+        message=(
+            f"task {words[layout.ERROR_TASK]} of `{family.name}` on rank {words[layout.ERROR_RANK]} waited for signal "
+            f"`{signal.name}[{words[layout.ERROR_INDEX]}]` to reach {expected}, and saw {seen} at last"
+        ),
+        labels=(label,) if family.span.line else (),
+        notes=("all outputs of that call are NaN",),
+        help="if the device was only slow, compile with a longer `timeout`",
+    )
+
+
+def _bad_id(words: list[int]) -> Diagnostic:
+    token, place, experts = words[layout.ERROR_TASK], words[layout.ERROR_INDEX], words[layout.ERROR_EXPECTED]
+    return Diagnostic(
+        code="UEP0603",
+        message=(
+            f"expert id {words[layout.ERROR_SEEN]} of token {token}, route {place} (rank {words[layout.ERROR_RANK]}) is "
+            f"out of range: there are {experts} experts"
+        ),
+        notes=("all outputs of that call are NaN",),
+        help=f"ids are 0 to {experts - 1}, or -1 for no expert",
+    )
