@@ -123,18 +123,18 @@ def expected_tables(case):
     tables = {name: torch.full(dims, UNTOUCHED, dtype=torch.int32) for name, dims in shape.tables.items()}
     _fill(tables["row_of"], [row for rows in routing.row_of for row in rows])
     for rank, tiles in enumerate(routing.tiles):
-        first = routing.first_expert[rank]
-        _fill(tables["tile_expert"][rank], [first + tile.expert for tile in tiles])
+        _fill(tables["tile_expert"][rank], [tile.expert for tile in tiles])
         _fill(tables["tile_row"][rank], [tile.row for tile in tiles])
         _fill(tables["tile_rows"][rank], [tile.rows for tile in tiles])
         _fill(tables["totals"][rank], [len(tiles), len(routing.rows[rank])])
         blocks = routing.block_routes[rank]
         _fill(tables["block_routes"][rank], [*blocks, *[0] * (shape.blocks_bound - len(blocks))])
-        for local in range(routing.placement[rank]):
-            rows = [row.expert for row in routing.rows[rank]]
-            tables["expert_rows"][first + local] = rows.count(local)
-            tables["expert_row"][first + local] = sum(expert < local for expert in rows)
-            tables["tile_first"][first + local] = sum(tile.expert < local for tile in tiles)
+        first = routing.first_expert[rank]
+        rows = [row.expert for row in routing.rows[rank]]
+        for expert in range(first, first + routing.placement[rank]):
+            tables["expert_rows"][expert] = rows.count(expert)
+            tables["expert_row"][expert] = sum(earlier < expert for earlier in rows)
+            tables["tile_first"][expert] = sum(tile.expert < expert for tile in tiles)
     if shape.ranks == 1:
         _fill(tables["row_route"][0], [row.route for row in routing.rows[0]])
     if case.send is not None:
