@@ -56,8 +56,8 @@ def _statement(node: object) -> syntax.Statement:
     tree = _tree(node)
     if tree.data == "return":
         return syntax.Return(values=tuple(map(build_expr, tree.children)), span=_span(tree))
-    *targets, value = tree.children
-    return syntax.Assign(targets=tuple(map(_target, targets)), value=build_expr(value), span=_span(tree))
+    targets, value = tree.children
+    return syntax.Assign(targets=tuple(map(_target, _items(targets))), value=build_expr(value), span=_span(tree))
 
 
 def _target(node: object) -> syntax.Target:
@@ -67,7 +67,8 @@ def _target(node: object) -> syntax.Target:
 
 def _schedule(node: object) -> syntax.ScheduleDecl:
     tree = _tree(node)
-    moe, target, when, *entries = tree.children
+    moe, for_, when, *entries = tree.children
+    target = next(iter(_items(for_)), None)
     return syntax.ScheduleDecl(
         moe=_ident(moe),
         target=None if target is None else _ident(target),
@@ -78,9 +79,10 @@ def _schedule(node: object) -> syntax.ScheduleDecl:
 
 
 def _entry(node: object) -> syntax.ScheduleEntry:
-    key, argument, value = _tree(node).children
+    key, value = _tree(node).children
+    name, argument = _tree(key).children
     return syntax.ScheduleEntry(
-        key=_ident(key),
+        key=_ident(name),
         argument=None if argument is None else build_expr(argument),
         value=build_expr(value),
         span=_span(node),
@@ -122,8 +124,8 @@ def _ident(node: object) -> syntax.Ident:
 
 
 def _items(node: object) -> list[object]:
-    """What an optional list rule holds."""
-    return [] if node is None else list(_tree(node).children)
+    """What a rule that is a list holds."""
+    return list(_tree(node).children)
 
 
 def _tree(node: object) -> _Node:

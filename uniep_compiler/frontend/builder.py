@@ -41,6 +41,7 @@ class Builder:
     """A graph in the making."""
 
     bag: DiagnosticBag
+    rounding: str = ""  # the rule by which names round, to be shown where dtypes do not fit
     ops: list[Op] = field(default_factory=list)
     types: dict[str, Type] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -118,6 +119,7 @@ class Builder:
             code=problem.code,
             message=self.show(problem.message),
             labels=labels or (Label(span=span),),
+            notes=(self.rounding,) if problem.about_rounding else (),
             help=self.show(problem.help),
         )
 

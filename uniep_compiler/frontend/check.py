@@ -78,9 +78,21 @@ def _check_comparison(comparison: Comparison, dims: Iterable[str]) -> Iterable[D
                     help_ = suggestion(inner.name, dims) or "a condition is about dims of the parameters"
                     yield error("UEP0219", f"`{inner.name}` is not a dim", inner.span, "no parameter names it", help_)
                 case syntax.Call() | syntax.TupleExpr():
-                    yield error("UEP0219", "a condition is made of dims and integers", inner.span, "not a dim")
+                    yield error(
+                        "UEP0219",
+                        "a condition is made of dims and integers",
+                        inner.span,
+                        "not a dim",
+                        "use + - * // % only",
+                    )
                 case syntax.Number(value=float()):
-                    yield error("UEP0219", "a condition is made of dims and integers", inner.span, "not an integer")
+                    yield error(
+                        "UEP0219",
+                        "a condition is made of dims and integers",
+                        inner.span,
+                        "not an integer",
+                        "use + - * // % only",
+                    )
                 case syntax.Binary() if inner.operator.name == "/":
                     help_ = "write `//` for the quotient, or `%` for the rest"
                     yield error(
@@ -92,14 +104,13 @@ def _check_comparison(comparison: Comparison, dims: Iterable[str]) -> Iterable[D
 
 def check_graph(graph: OpGraph, decl: MoeDecl) -> Iterable[Diagnostic]:
     """What holds for the graph as a whole."""
-    yield from _check_dims_known(graph, decl)
-    yield from _check_weights_sharded(graph)
-    yield from _check_one_token_dim(graph)
+    yield from _check_weights_sharded(graph, decl)
+    yield from _check_one_token_dim(graph, decl)
 
 
-def _check_dims_known(graph: OpGraph, decl: MoeDecl) -> Iterable[Diagnostic]:
+def check_dims_known(decl: MoeDecl, header: Header) -> Iterable[Diagnostic]:
     """Every dim of a result is named by a parameter."""
-    known = {name for param in graph.params for dim in dims_of(param.type) for name in dim.names}
+    known = header.dims
     for result in decl.results:
         for expr in result.dims:
             for inner in syntax.walk(expr):
@@ -108,9 +119,9 @@ def _check_dims_known(graph: OpGraph, decl: MoeDecl) -> Iterable[Diagnostic]:
                     yield error("UEP0206", f"unknown dim `{inner.name}`", inner.span, "no parameter names it", help_)
 
 
-def _check_weights_sharded(graph: OpGraph) -> Iterable[Diagnostic]:
+def _check_weights_sharded(graph: OpGraph, decl: MoeDecl) -> Iterable[Diagnostic]:
     """A parameter is used as the weights of experts, which are sharded, or otherwise, and never both."""
-    sharded, other = _uses(graph)
+    sharded, other = _uses(graph, decl)
     for param in graph.params:
         if param.name in sharded and param.name in other:
             labels = (
@@ -122,7 +133,7 @@ def _check_weights_sharded(graph: OpGraph) -> Iterable[Diagnostic]:
             yield Diagnostic(code="UEP0214", message=message, labels=labels, help=help_)
 
 
-def _uses(graph: OpGraph) -> tuple[dict[str, Span], dict[str, Span]]:
+def _uses(graph: OpGraph, decl: MoeDecl) -> tuple[dict[str, Span], dict[str, Span]]:
     """Where each value is used first as the weights of experts, and where otherwise."""
     sharded: dict[str, Span] = {}
     other: dict[str, Span] = {}
@@ -130,12 +141,13 @@ def _uses(graph: OpGraph) -> tuple[dict[str, Span], dict[str, Span]]:
         slots = [slot for slot in OPS[op.kind].slots if slot.kind in (SlotKind.VALUE, SlotKind.WEIGHT)]
         for slot, operand in zip(slots, op.operands, strict=False):
             (sharded if slot.kind is SlotKind.WEIGHT else other).setdefault(operand, op.span)
-    for result in graph.results:
-        other.setdefault(result, graph.span)
+    returned = next(statement for statement in decl.body if isinstance(statement, Return))
+    for result, expr in zip(graph.results, returned.values, strict=False):
+        other.setdefault(result, expr.span)
     return sharded, other
 
 
-def _check_one_token_dim(graph: OpGraph) -> Iterable[Diagnostic]:
+def _check_one_token_dim(graph: OpGraph, decl: MoeDecl) -> Iterable[Diagnostic]:
     """All routes are of the same tokens, whose number is a name of its own."""
     first: Value | None = None
     for value in (*graph.params, *graph.values):
@@ -151,6 +163,9 @@ def _check_one_token_dim(graph: OpGraph) -> Iterable[Diagnostic]:
             message = f"routes of `{first.type.tokens}` tokens and of `{tokens}` tokens"
             help_ = "a layer has one number of tokens; write two layers"
             yield error("UEP0215", message, value.span, f"of {tokens} tokens", help_)
+    if first is None:
+        help_ = "a layer sends rows to experts: `dispatch` with the ids of experts, or take routes as a parameter"
+        yield error("UEP0215", f"`{graph.name}` has no routes", decl.name.span, "how many tokens?", help_)
 
 
 def check_schedule(decl: ScheduleDecl, schedule: ScheduleBlock, graph: OpGraph) -> Iterable[Diagnostic]:

@@ -150,6 +150,7 @@ class Expressions:
         info = OPS.get(name)
         if info is None or not info.surface:
             help_ = suggestion(name, FUNCTIONS) or "`uniepc ops` lists them all"
+            help_ = f"write `{info.signature}`" if info is not None else help_
             self.wrong("UEP0203", f"unknown op `{name}`", call.function.span, "not an op", help_)
             self.mark_used(call)
             return None
@@ -199,7 +200,13 @@ class Expressions:
         value, word = self._operand(fit.arguments["v"], _CAST[0], call), fit.arguments["D"]
         dtype = self.header.dtype(syntax.Ident(name=syntax.text_of(word), span=word.span))
         if dtype is not None and not dtype.is_float:
-            self.wrong("UEP0208", f"values cannot be cast to {dtype}", word.span, "not floating point")
+            self.wrong(
+                "UEP0208",
+                f"values cannot be cast to {dtype}",
+                word.span,
+                "not floating point",
+                "cast to `bf16`, `f16` or `f32`",
+            )
         if value is None or dtype is None or not dtype.is_float:
             return None
         return self.builder.round(value, dtype, call.span)
@@ -232,7 +239,7 @@ class Expressions:
         found = self.lower(expr)
         if isinstance(found, Constant):
             message = f"`{call.function.name}` takes a value for `{slot.name}`, not a constant"
-            self.wrong("UEP0209", message, expr.span, "this is a constant")
+            self.wrong("UEP0209", message, expr.span, "this is a constant", "constants stand beside operators: `2 * v`")
             return None
         if found is not None and slot.kind is SlotKind.WEIGHT and not self.builder.is_param(found):
             message = f"`{slot.name}` of `{call.function.name}` is not a parameter"
@@ -251,7 +258,7 @@ class Expressions:
         found = self.lower(expr)
         if isinstance(found, Result):
             message = f"`{slot.name}` of `{call.function.name}` is not a constant"
-            self.wrong("UEP0209", message, expr.span, "expected a number")
+            self.wrong("UEP0209", message, expr.span, "expected a number", "write the number itself")
             return None
         return found.value if found is not None else None
 

@@ -58,6 +58,7 @@ class Run:
         self._describe = describe
         self._block: str | None = None  # the kind of block that the parser is in
         self._in_body = False
+        self._continued = 0  # the line that a broken statement may go on in, which then gives no error of its own
         self._parser = parser().parse_interactive()
         self._run()
 
@@ -70,11 +71,17 @@ class Run:
                 self._follow(tokens[index])
                 index += 1
             else:
-                self.errors.append(found)
+                self._report(found, tokens[index])
                 index = self._skip(index)
                 self._restart()
         if not self.errors:
             self._finish(tokens[-1] if tokens else None)
+
+    def _report(self, error: Diagnostic, token: Token) -> None:
+        if not self._in_body or token.line != self._continued:
+            self.errors.append(error)
+        if token.type == "_NEWLINE" and token.line is not None:
+            self._continued = token.line + 1
 
     def _feed(self, token: Token, previous: Token | None) -> Diagnostic | None:
         try:

@@ -199,9 +199,19 @@ class _State:
                     _error("UEP0106", f"more than {_MAX_OPERATORS} operators in one statement", token, "here", help_)
                 )
         if token.type == "INT" and len(token) > _MAX_DIGITS:
-            self.fail(_error("UEP0106", "this integer is too large", token, f"at most {_MAX_DIGITS} digits", ""))
+            self.fail(
+                _error(
+                    "UEP0106",
+                    "this integer is too large",
+                    token,
+                    f"at most {_MAX_DIGITS} digits",
+                    "write a smaller one",
+                )
+            )
         if token.type == "FLOAT" and abs(float(token)) > 3.4028234e38:
-            self.fail(_error("UEP0106", "this number is too large", token, "does not fit f32", ""))
+            self.fail(
+                _error("UEP0106", "this number is too large", token, "does not fit f32", "the largest f32 is 3.4e38")
+            )
 
 
 def _error(code: str, message: str, token: Token, text: str, help_: str) -> Diagnostic:

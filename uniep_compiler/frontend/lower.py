@@ -19,7 +19,7 @@ from uniep_compiler.ir.ops import OpGraph, Value
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, Type
 from uniep_compiler.source import Span
 
-_ABOUT_NAMES = ("UEP0201", "UEP0202", "UEP0203", "UEP0204", "UEP0211", "UEP0213", "UEP0216", "UEP0223", "UEP0224")
+_ABOUT_NAMES = ("UEP0201", "UEP0202", "UEP0203", "UEP0204", "UEP0211", "UEP0213", "UEP0223", "UEP0224")
 
 
 def lower(program: Program | MoeDecl) -> OpGraph:
@@ -60,6 +60,7 @@ def _lower_moe(decl: MoeDecl, bag: DiagnosticBag) -> OpGraph | None:
     """The OpGraph of one layer; None if something is wrong, which is then in `bag` with all else that is."""
     of_header = DiagnosticBag()
     header = Header(decl=decl, bag=of_header)
+    of_header.extend(check.check_dims_known(decl, header))
     of_body = DiagnosticBag()
     graph = _Lowering(decl=decl, bag=of_body, header=header).run()
     if of_header.errors:  # what does not hang on the types that are wrong
@@ -83,7 +84,7 @@ class _Lowering:
     expressions: Expressions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.builder = Builder(bag=self.bag)
+        self.builder = Builder(bag=self.bag, rounding=self.rounding())
         self.scope = Scope(later=_definitions(self.decl))
         self.expressions = Expressions(header=self.header, builder=self.builder, scope=self.scope, bag=self.bag)
 
@@ -132,6 +133,7 @@ class _Lowering:
         else:
             self.scope.defined[name] = ident.span
             return True
+        self.scope.values.setdefault(name, None)
         return False
 
     def twice(self, ident: syntax.Ident) -> Diagnostic:
@@ -192,6 +194,12 @@ class _Lowering:
         found = default_dtype(self.header)
         return found[0] if found is not None else DType.F32
 
+    def rounding(self) -> str:
+        """What to say where a dtype surprises."""
+        found = default_dtype(self.header)
+        whose = f", the dtype of `{found[1]}`," if found is not None else ""
+        return f"a name rounds to {self.default_dtype()}{whose} unless it declares another: `h : f32 = ...`"
+
     # The end of the layer.
 
     def give_back(self, statement: Return) -> tuple[str, ...] | None:
@@ -216,7 +224,7 @@ class _Lowering:
         handles = {name: value.handle for name, value in self.scope.values.items() if isinstance(value, Result)}
         wanted = self.header.resolve(declared, {name: self.builder.types[h] for name, h in handles.items()})
         if isinstance(found, Constant):
-            self.bag.add(error("UEP0212", "a constant is returned", expr.span, "this is a constant"))
+            self.bag.add(error("UEP0212", "a constant is returned", expr.span, "this is a constant", "return a value"))
         if not isinstance(found, Result) or wanted is None:
             return None
         value: Result | None = found

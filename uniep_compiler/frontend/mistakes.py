@@ -185,7 +185,7 @@ MISTAKES: tuple[Mistake, ...] = (
         code="UEP0109",
         message="a statement starts with a name or with `return`, not with {found}",
         label="expected `name = ...` or `return ...`",
-        help="",
+        help="for example `a = silu(gate) * up`",
         examples=(
             _HEAD + "2",
             _HEAD + "(",
@@ -234,7 +234,7 @@ MISTAKES: tuple[Mistake, ...] = (
         code="UEP0101",
         message="a dim is missing",
         label="expected a dim such as `T` or `2*I` before this",
-        help="",
+        help="dims are separated by single commas",
         examples=(
             "uniep 1 moe m(x : f32[,",
             "uniep 1 moe m(x : f32[T, ,",
@@ -246,7 +246,7 @@ MISTAKES: tuple[Mistake, ...] = (
         code="UEP0101",
         message="a parameter list holds names with types, not {found}",
         label="expected `name : dtype[dims]`",
-        help="",
+        help="for example `x : bf16[T, H]`",
         examples=("uniep 1 moe m(1", "uniep 1 moe m(x : f32[T], 1", "uniep 1 moe m(,", "uniep 1 moe m(x : f32[T], ,"),
     ),
     Mistake(
@@ -290,7 +290,7 @@ MISTAKES: tuple[Mistake, ...] = (
         code="UEP0101",
         message="a schedule entry starts with a key, not with {found}",
         label="expected a key such as `fuse` or `tile(h)`",
-        help="",
+        help="for example `fuse = layer`",
         examples=(
             "uniep 1 schedule s { 1",
             "uniep 1 schedule s { (",
@@ -320,10 +320,10 @@ _NAMES: Mapping[str, str] = {
     "_ARROW": "`->`",
 }
 _UNKNOWN_HELP = (
-    ("@", "a product of rows and expert weights is `group_gemm(rows, weights)`"),
-    (";", "statements end with their line"),
     ("'", "there are no strings; words stand without quotes"),
     ('"', "there are no strings; words stand without quotes"),
+    ("@", "a product of rows and expert weights is `group_gemm(rows, weights)`"),
+    (";", "statements end with their line"),
     ("!", "the comparison is `!=`"),
     ("&", "write several conditions with commas between"),
     ("|", "write several conditions with commas between"),
@@ -339,7 +339,8 @@ def describe(token: Token, previous: Token | None, parser: InteractiveParser) ->
         return _reserved(token)
     mistake = _table().get((_settled(parser), token.type))
     if mistake is None:
-        return _diagnostic("UEP0101", f"{_found(token)} was not expected here", token, _expected(parser), "")
+        message = f"{_found(token)} was not expected here"
+        return _diagnostic("UEP0101", message, token, _expected(parser), "docs/language.md has the grammar")
     words = {"found": _found(token), "before": str(previous or "")}
     message, label, help_ = (text.format(**words) for text in (mistake.message, mistake.label, mistake.help))
     return _diagnostic(mistake.code, message, token, label, help_)
@@ -402,8 +403,8 @@ def _reserved(token: Token) -> Diagnostic:
 
 
 def _unknown_character(token: Token) -> Diagnostic:
-    help_ = next((text for start, text in _UNKNOWN_HELP if token.startswith(start)), "")
-    if not token.isascii():
+    help_ = next((text for start, text in _UNKNOWN_HELP if token.startswith(start)), "remove it")
+    if not token.isascii() and token[0] not in "'\"":
         help_ = "names are made of the letters a-z and A-Z, digits and `_`; comments may hold anything"
     what = "characters" if len(token) > 1 else "character"
     shown = str(token) if token.isprintable() else ascii(str(token))[1:-1]

@@ -124,7 +124,13 @@ class Header:
                 )
             case _:
                 self.bag.add(
-                    error("UEP0206", "the first dim is neither a dim nor rows", call.span, "expected `rows(r)`")
+                    error(
+                        "UEP0206",
+                        "the first dim is neither a dim nor rows",
+                        call.span,
+                        "expected `rows(r)`",
+                        "rows are like `bf16[rows(r), H]`",
+                    )
                 )
         return None
 
@@ -139,7 +145,9 @@ class Header:
             self.bag.add(found)
             return None
         if not found.terms and found.constant < 1:
-            self.bag.add(error("UEP0206", f"a dim of {found} is empty", expr.span, "expected at least 1"))
+            self.bag.add(
+                error("UEP0206", f"a dim of {found} is empty", expr.span, "expected at least 1", "dims count from 1")
+            )
             return None
         return found
 

@@ -22,6 +22,7 @@ class Problem:
     message: str
     labels: tuple[tuple[int, str], ...] = ()
     help: str = ""
+    about_rounding: bool = False
 
 
 class Misfit(Exception):  # noqa: N818 - it carries a finding from a rule to `op_table.infer`, and is never an error
@@ -46,18 +47,22 @@ class Site:
         """The op as programs write it."""
         return {"add": "+", "sub": "-", "mul": "*", "neg": "-", "round": "cast"}.get(self.kind, self.kind)
 
-    def wrong(self, code: str, message: str, *labels: tuple[int, str], help: str = "") -> NoReturn:
+    def wrong(
+        self, code: str, message: str, *labels: tuple[int, str], help: str, about_rounding: bool = False
+    ) -> NoReturn:
         """Stops the rule."""
-        raise Misfit(Problem(code=code, message=message, labels=labels, help=help))
+        raise Misfit(Problem(code=code, message=message, labels=labels, help=help, about_rounding=about_rounding))
 
     def tensor(self, index: int, rank: int, what: str) -> TensorType:
         """Operand `index`, which has to be a tensor of `rank` dims."""
         type_ = self.operands[index].type
         if not isinstance(type_, TensorType):
-            self.wrong("UEP0209", f"`{self.shown}` takes {what}", (index, f"this is {type_}"))
+            help_ = f"`uniepc ops` shows what `{self.shown}` takes"
+            self.wrong("UEP0209", f"`{self.shown}` takes {what}", (index, f"this is {type_}"), help=help_)
         if len(type_.shape) != rank:
-            message = f"`{self.shown}` takes {what}, which has {rank} dims"
-            self.wrong("UEP0207", message, (index, f"this is {type_}, with {len(type_.shape)}"))
+            message = f"`{self.shown}` takes {what}, with {rank} dims"
+            help_ = f"declare it with {rank} dims"
+            self.wrong("UEP0207", message, (index, f"this is {type_}, with {len(type_.shape)}"), help=help_)
         return type_
 
     def rows(self, index: int) -> RowsType:
@@ -80,12 +85,15 @@ class Site:
         """The routes that `rows` belong to."""
         type_ = self.types.get(rows.routes)
         if not isinstance(type_, RoutesType):
-            self.wrong("UEP0209", f"`{rows.routes}` in {rows} is not a value of routes", (0, f"this is {rows}"))
+            self.wrong(
+                "UEP0209", f"`{rows.routes}` in {rows} is not a value of routes", (0, f"this is {rows}"), help=""
+            )
         return type_
 
     def same(self, what: str, first: tuple[int, Dim], second: tuple[int, Dim], help: str = "") -> None:
         """Two operands' dims have to be equal."""
         if first[1] != second[1]:
+            help = help or f"use one dim for both, {first[1]} or {second[1]}"
             message = f"{what} of `{self.shown}` do not fit: {first[1]} and {second[1]}"
             self.wrong(
                 "UEP0207", message, (first[0], f"has {first[1]} here"), (second[0], f"has {second[1]} here"), help=help
@@ -95,8 +103,16 @@ class Site:
         """The dtype of operand `index`, which has to be of floating point."""
         type_ = self.operands[index].type
         if isinstance(type_, RoutesType) or not type_.dtype.is_float:
-            self.wrong("UEP0208", f"`{self.shown}` takes floating point values", (index, f"this is {type_}"))
+            self.wrong(
+                "UEP0208",
+                f"`{self.shown}` takes floating point values",
+                (index, f"this is {type_}"),
+                help="ids, counts and routes are not computed with",
+            )
         return type_.dtype
+
+
+_ONE_DIM = "rows of numbers are like `bf16[rows(r), H]`"
 
 
 def route(site: Site) -> tuple[Type, ...]:
@@ -128,7 +144,7 @@ def group_gemm(site: Site) -> tuple[Type, ...]:
     """Each row times its expert's weight, plus its expert's bias: `D[rows(r), k]` to `f32[rows(r), n]`."""
     rows = site.rows(0)
     if len(rows.shape) != 1:
-        site.wrong("UEP0207", "`group_gemm` takes rows of numbers", (0, f"this is {rows}"))
+        site.wrong("UEP0207", "`group_gemm` takes rows of numbers", (0, f"this is {rows}"), help=_ONE_DIM)
     weight = site.tensor(1, 3, "the weights of experts")
     row_dtype, weight_dtype = site.float_dtype(0), site.float_dtype(1)
     nk = site.attrs["layout"] == "nk"
@@ -142,7 +158,9 @@ def group_gemm(site: Site) -> tuple[Type, ...]:
     if row_dtype is not weight_dtype:
         message = f"`group_gemm` multiplies values of one dtype, not {row_dtype} by {weight_dtype}"
         help_ = f"name the rows first, so that they are rounded, or write `cast(..., {weight_dtype})`"
-        site.wrong("UEP0208", message, (0, f"this is {rows}"), (1, f"this is {weight}"), help=help_)
+        site.wrong(
+            "UEP0208", message, (0, f"this is {rows}"), (1, f"this is {weight}"), help=help_, about_rounding=True
+        )
     if site.attrs["bias"]:
         bias = site.tensor(2, 2, "the biases of experts, a D[E, n]")
         site.float_dtype(2)
@@ -155,7 +173,7 @@ def split(site: Site) -> tuple[Type, ...]:
     """The last dim in two: first and second half, or even and odd columns."""
     type_ = site.operands[0].type
     if isinstance(type_, RoutesType) or len(type_.shape) < (1 if isinstance(type_, RowsType) else 2):
-        site.wrong("UEP0209", "`split` takes rows of numbers", (0, f"this is {type_}"))
+        site.wrong("UEP0209", "`split` takes rows of numbers", (0, f"this is {type_}"), help=_ONE_DIM)
     half = type_.shape[-1].half()
     if half is None:
         help_ = (
@@ -177,7 +195,7 @@ def combine(site: Site) -> tuple[Type, ...]:
     site.float_dtype(0)
     routes = site.routes_of(rows)
     if len(rows.shape) != 1:
-        site.wrong("UEP0207", "`combine` takes rows of numbers", (0, f"this is {rows}"))
+        site.wrong("UEP0207", "`combine` takes rows of numbers", (0, f"this is {rows}"), help=_ONE_DIM)
     if len(site.operands) > 1:
         site.tensor(1, 2, "one weight per route, an f32[T, K]")
         _router_weights(site, 1, routes)
@@ -264,7 +282,12 @@ def _check_broadcast(site: Site, index: int, wide: int) -> None:
             help_ = "`dispatch` and `to_rows` make rows of what is kept by token, and `combine` makes tokens of rows"
             site.wrong("UEP0209", f"`{site.shown}` cannot join rows and what is kept by token", *labels, help=help_)
     if not fits:
-        site.wrong("UEP0207", f"the shapes of `{site.shown}` do not fit: {narrow_type} and {wide_type}", *labels)
+        site.wrong(
+            "UEP0207",
+            f"the shapes of `{site.shown}` do not fit: {narrow_type} and {wide_type}",
+            *labels,
+            help="shapes are equal, or one has a single number per row",
+        )
 
 
 def _router_weights(site: Site, index: int, routes: RoutesType) -> None:
