@@ -64,8 +64,14 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0306": "a target is not known",
         # 04: limits.
         "UEP0401": "the compiler cannot build this yet",
+        "UEP0402": "a call is too large",
         # 05: compiler bugs.
         "UEP0501": "the compiler has a bug",
+        # 06: run time.
+        "UEP0601": "an argument does not fit",
+        "UEP0602": "a task waited for too long",
+        "UEP0603": "an expert id is out of range",
+        "UEP0604": "the target is not there",
     }
 )
 """Every code with a short title of what went wrong."""
