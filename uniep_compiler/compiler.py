@@ -1,4 +1,7 @@
-"""The compiler as functions: from a program, dims, target and options to kernels as text. Loads neither torch nor triton."""
+"""The compiler as functions: from a program, dims, target and options to kernels as text.
+
+Loads neither torch nor triton.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from uniep_compiler.codegen.emit import Emitted, emit
 from uniep_compiler.codegen.plan_view import PlanView, plan_source, plan_view
 from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.frontend.parse import Program
-from uniep_compiler.ir.ops import OpGraph
+from uniep_compiler.ir.ops import Attr, OpGraph
 from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import Role, TaskGraph
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
@@ -137,7 +140,7 @@ def retype(ops: OpGraph, dtype: DType) -> OpGraph:
             return replace(kind, dtype=dtype)
         return kind
 
-    def attrs(pairs: tuple[tuple[str, object], ...]) -> tuple[tuple[str, object], ...]:
+    def attrs(pairs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
         return tuple((name, dtype if value is old else value) for name, value in pairs)
 
     return replace(

@@ -97,5 +97,3 @@ def _launch_context(launch: LaunchView, families: dict[str, _FamilyText], view: 
         params = tuple(dict.fromkeys(("totals", "token_start", *_used(lines, view.arguments))))
     fields = {name: getattr(launch, name) for name in launch.__slots__}
     return {**fields, "locate_params": params, "families": [families[name] for name in launch.families]}
-
-

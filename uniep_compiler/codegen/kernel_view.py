@@ -96,7 +96,9 @@ def _constants(schedule: Schedule, settings: Settings) -> tuple[ConstantGroup, .
             comment=comment,
             constants=tuple(
                 ConstantView(
-                    name=name, text=str(value) if settings.target.interpreted else f"tl.constexpr({value})", comment=note
+                    name=name,
+                    text=str(value) if settings.target.interpreted else f"tl.constexpr({value})",
+                    comment=note,
                 )
                 for name, value, note in values
             ),
@@ -154,7 +156,7 @@ def _run_time_counts(arguments: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in arguments if name in counts or name.endswith("_size"))
 
 
-# -- the order of tasks -------------------------------------------------------------------------------------------------
+# -- the order of tasks ------------------------------------------------------------------------------------------------
 
 
 def _launch(schedule: Schedule, launch: Launch, number: int, places: Places) -> LaunchView:
@@ -174,9 +176,7 @@ def _launch(schedule: Schedule, launch: Launch, number: int, places: Places) -> 
         first=number == 0,
         last=number == len(schedule.launches) - 1,
         stages=tuple(StageView(lines=_stage_lines(stage.segments, places)) for stage in launch.stages),
-        count_lines=tuple(
-            f"num_tasks += {expr_text(num_tasks(graph.family(name)), {}, outer=2)}" for name in families
-        ),
+        count_lines=tuple(f"num_tasks += {expr_text(num_tasks(graph.family(name)), {}, outer=2)}" for name in families),
         families=families,
     )
 

@@ -1,8 +1,8 @@
 """Where things stand in the two small int64 tensors that a layer's kernels share with the host.
 
-The *state* lives in device memory, one per workspace: the call number, the abort flag, the cursors. The *error record* lives
-in mapped host memory, so that the host can read it while a kernel hangs. Its kind is written last: a record whose kind is 0
-holds nothing yet. Numbers that templates need come from here, and nowhere else.
+The *state* lives in device memory, one per workspace: the call number, the abort flag, the cursors. The *error record*
+lives in mapped host memory, so that the host can read it while a kernel hangs. Its kind is written last: a record whose
+kind is 0 holds nothing yet. Numbers that templates need come from here, and nowhere else.
 """
 
 from __future__ import annotations

@@ -129,8 +129,10 @@ class TmaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelView:
-    """A generated module. `arguments` are those of every kernel in it, in order; Triton must not
-    specialise kernels on `run_time_counts`."""
+    """A generated module.
+
+    `arguments` are those of every kernel in it, in order; Triton must not specialise kernels on `run_time_counts`.
+    """
 
     title: str
     header: tuple[str, ...]

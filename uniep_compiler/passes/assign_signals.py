@@ -43,9 +43,7 @@ def assign_signals(graph: TaskGraph, settings: Settings) -> TaskGraph:
                 continue
             signal, post = _signal_and_post(graph, writer, buffer, readers, settings)
             signals.append(signal)
-            families[writer.name] = replace(
-                families[writer.name], posts=(*families[writer.name].posts, post)
-            )
+            families[writer.name] = replace(families[writer.name], posts=(*families[writer.name].posts, post))
             for reader in readers:
                 wait = _wait(graph, writer, signal, reader, buffer)
                 families[reader.name] = replace(reader, waits=(*reader.waits, wait))

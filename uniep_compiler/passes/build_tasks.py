@@ -82,6 +82,7 @@ class _Builder:
             buffers=tuple(self.buffers),
             signals=(),
             families=tuple(self.families),
+            send=self.settings.send,
         )
 
     def _lower(self, op: Op) -> None:
@@ -123,7 +124,7 @@ class _Builder:
         return Int(kind.shape[0].value(self.settings.dims) if kind.shape else 1)
 
     def _row_buffer(self, name: str) -> Buffer:
-        """The buffer of a rows value that leaves its stage; a result of the program is an output, zero after its rows."""
+        """The buffer of a rows value that leaves its stage; a result is an output, zero after its rows."""
         kind = self.graph.types[name]
         if not isinstance(kind, RowsType):
             raise TypeError(f"{name} is not rows")
@@ -194,7 +195,10 @@ class _Builder:
                 ),
                 reads=(
                     Access(buffer=stage.rows, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=Int(stage.depth)),
-                    *(self._weight_access(stage, acc.weight, acc.first + first_col, num_cols) for acc in stage.accumulators),
+                    *(
+                        self._weight_access(stage, acc.weight, acc.first + first_col, num_cols)
+                        for acc in stage.accumulators
+                    ),
                 ),
                 writes=tuple(
                     Access(buffer=to, row=FIRST_ROW, num_rows=NUM_ROWS, col=first + first_col, num_cols=num_cols)
@@ -211,9 +215,7 @@ class _Builder:
         """The part of one expert's weight that a tile reads. Row numbers run over all experts."""
         rows = next(buffer.rows for buffer in self.buffers if buffer.name == weight)
         if stage.layout == "nk":
-            return Access(
-                buffer=weight, row=EXPERT * rows + first, num_rows=count, num_cols=Int(stage.depth)
-            )
+            return Access(buffer=weight, row=EXPERT * rows + first, num_rows=count, num_cols=Int(stage.depth))
         return Access(buffer=weight, row=EXPERT * rows, num_rows=Int(stage.depth), col=first, num_cols=count)
 
     def _tile(self, stage: Stage) -> Tile:
@@ -339,11 +341,19 @@ def _row_dtype(graph: OpGraph) -> DType:
 
 
 def send_access(
-    settings: Settings, buffer: str, row: Expr, cols: Expr, *, to_peer: bool = False, when: Expr | None = None, topk: int = 0
+    settings: Settings,
+    buffer: str,
+    row: Expr,
+    cols: Expr,
+    *,
+    to_peer: bool = False,
+    when: Expr | None = None,
+    topk: int = 0,
 ) -> Access:
     """What a lane touches for each of its sends: one row, of its own memory or of the peer's.
 
-    Chunks of sends are dealt to lanes in turn. With `topk`, the row is touched once for each `k` for which `when` holds.
+    Chunks of sends are dealt to lanes in turn. With `topk`, the row is touched once for each `k` for which `when`
+    holds.
     """
     mine = equal((Coord("item") // settings.options.chunk) % settings.lanes, Coord("lane"))
     over = send_ranges(settings.ranks)
@@ -378,9 +388,7 @@ def _push(op: Op, rows: str, returned: str, cols: Expr, chunk: int) -> Family:
             Access(buffer=ROW_ROUTE, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=Int(1)),
         ),
         writes=(
-            Access(
-                buffer=returned, rank=SOURCE, row=ROUTE_AT, num_rows=Int(1), num_cols=cols, over=(ROWS_OF_TILE,)
-            ),
+            Access(buffer=returned, rank=SOURCE, row=ROUTE_AT, num_rows=Int(1), num_cols=cols, over=(ROWS_OF_TILE,)),
         ),
         span=op.span,
     )

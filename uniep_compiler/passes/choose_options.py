@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
 
 from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, UniepError
 from uniep_compiler.frontend.parse import Program
@@ -12,7 +14,7 @@ from uniep_compiler.frontend.schedule_block import ScheduleBlock, setting_values
 from uniep_compiler.options import Fuse, Order, Relay, Save, ScheduleOptions, Send
 from uniep_compiler.passes.target import Target
 
-_WORDS: Mapping[str, type[Fuse] | type[Relay] | type[Send] | type[Order] | type[Save]] = {
+_WORDS: Mapping[str, type[StrEnum]] = {
     "fuse": Fuse,
     "relay": Relay,
     "send": Send,
@@ -50,7 +52,8 @@ def _applies(block: ScheduleBlock, target: Target, dims: Mapping[str, int]) -> b
 def _with(
     options: ScheduleOptions, values: Mapping[str, str | int], tiles: Mapping[str, tuple[int, int, int]]
 ) -> ScheduleOptions:
-    typed = {key: _WORDS[key](value) if key in _WORDS else value for key, value in values.items()}
+    """The options with some of them replaced. Keys and words are checked before; here they get their types."""
+    typed: dict[str, Any] = {key: _WORDS[key](str(value)) if key in _WORDS else value for key, value in values.items()}
     return replace(options, **typed, tiles=tuple({**dict(options.tiles), **tiles}.items()))
 
 

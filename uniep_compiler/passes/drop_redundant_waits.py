@@ -1,7 +1,7 @@
 """Drops waits for what earlier launches did, and signals that nobody waits for any more.
 
-A kernel boundary orders everything before it, for every rank that shares the device, so with `fuse = none` nothing is left
-to wait for.
+A kernel boundary orders everything before it, for every rank that shares the device, so with `fuse = none` nothing is
+left to wait for.
 """
 
 from __future__ import annotations

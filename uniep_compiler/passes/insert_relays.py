@@ -39,8 +39,9 @@ def _insert_relay(graph: TaskGraph, send: Family, settings: Settings) -> TaskGra
     if not isinstance(send.body, CopyBody):
         raise TypeError(f"{send.name} copies nothing")
     rows = graph.buffer(send.body.target)
+    sends: tuple[Family, ...] = ()
     if settings.local:
-        place, row, sends = send.body.source, ROUTE_AT // graph.topk, ()
+        place, row = send.body.source, ROUTE_AT // graph.topk
         buffers = graph.buffers
     else:
         arrived = Buffer(
@@ -93,12 +94,8 @@ def _send_tokens(send: Family, arrived: Buffer, topk: int, settings: Settings) -
         body=replace(send.body, target=arrived.name),
         reads=(send_access(settings, send.body.source, token, arrived.cols),),
         writes=(
-            send_access(
-                settings, arrived.name, Sym("rank") * Sym("tokens_bound") + token, arrived.cols, to_peer=True
-            ),
-            send_access(
-                settings, ROW_ROUTE, Lookup("row_of", (route,)), Int(1), to_peer=True, when=wanted, topk=topk
-            ),
+            send_access(settings, arrived.name, Sym("rank") * Sym("tokens_bound") + token, arrived.cols, to_peer=True),
+            send_access(settings, ROW_ROUTE, Lookup("row_of", (route,)), Int(1), to_peer=True, when=wanted, topk=topk),
         ),
     )
 

@@ -1,7 +1,8 @@
 """Puts all tasks into one linear order (per rank), as segments over counts known when a kernel runs.
 
-Families over M tiles run as a software pipeline over groups of `group` tiles: in step s, family i does the tiles of group
-s - lag_i. So a tile's results are consumed while they are still in L2, and nobody waits for a tile that has just started.
+Families over M tiles run as a software pipeline over groups of `group` tiles: in step s, family i does the tiles of
+group s - lag_i. So a tile's results are consumed while they are still in L2, and nobody waits for a tile that has just
+started.
 
     ramp-up      relay 0..., gemm_a 0...
     steady       step: relay (group s), gemm_a (group s - 1), gemm_y (group s - 3), push (group s - 4)
@@ -104,7 +105,9 @@ def _lines(tiled: list[Family], groups: Expr, lag: int) -> list[_Line]:
             if not isinstance(item.extent, Int):
                 raise TypeError(f"{family.name} has no fixed number of tasks per tile")
             per_tile *= item.extent.value
-        lines.append(_Line(family=family.name, per_tile=per_tile, lag=minimum(Int(behind), groups) if behind else Int(0)))
+        lines.append(
+            _Line(family=family.name, per_tile=per_tile, lag=minimum(Int(behind), groups) if behind else Int(0))
+        )
         behind += lag if family.role is Role.COMPUTE else 1
     return lines
 

@@ -16,7 +16,8 @@ from uniep_compiler.source import Source
 class Settings:
     """Everything that passes need besides the IR. The token dim is never bound.
 
-    `local` says that the group is one rank that needs no copies to itself; `placement` is the number of experts per rank.
+    `local` says that the group is one rank that needs no copies to itself; `placement` is the number of experts per
+    rank.
     """
 
     dims: Mapping[str, int]
@@ -59,7 +60,7 @@ class Settings:
 
 
 def tile_rows(target: Target, dtype: DType) -> int:
-    """Rows of every M tile. Part of the numeric signature: fixed per target and dtype, never by the number of tokens."""
+    """Rows of every M tile. Part of the numeric signature: fixed per target and dtype, whatever the number of tokens."""
     if target.interpreted:
         return 32
     return 64 if dtype is DType.F32 else 128
@@ -68,8 +69,8 @@ def tile_rows(target: Target, dtype: DType) -> int:
 def choose_tile(target: Target, dtype: DType, *, num_cols: int, depth: int, num_accumulators: int) -> Tile:
     """The default tile of a grouped GEMM with `num_cols` columns per accumulator and `depth` products per element.
 
-    256 columns over all accumulators keep a 128-row fp32 tile at 128 registers per thread of 8 warps, which stock Triton
-    runs fastest on Hopper; fp32 inputs run on the CUDA cores, where small tiles are enough.
+    256 columns over all accumulators keep a 128-row fp32 tile at 128 registers per thread of 8 warps, which stock
+    Triton runs fastest on Hopper; fp32 inputs run on the CUDA cores, where small tiles are enough.
     """
     if target.interpreted:
         widest, deepest = 64 * num_accumulators, 64

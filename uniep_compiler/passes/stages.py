@@ -31,8 +31,8 @@ ELEMENTWISE = frozenset(
 class Stage:
     """One grouped GEMM and what follows it in registers.
 
-    `stores` pairs each value that leaves the stage with its column offset in its buffer's rows; `num_cols` is the number
-    of columns of an accumulator.
+    `stores` holds each value that leaves the stage, its buffer, and its first column there; `num_cols` is the number of
+    columns of an accumulator.
     """
 
     gemm: Op
@@ -93,19 +93,19 @@ def _build_stage(
         raise TypeError(f"group_gemm {result} is not typed as rows")
     width = result_type.shape[0].value(dims)
     leaving = _leaving_values(graph, members, gemm, owner)
+    stores: tuple[tuple[str, str, int], ...]
     if split is None:
-        epilogue, accumulators = tuple(members), (_accumulator(result, gemm, 0),)
+        halves: tuple[str, ...] = (result,)
+        epilogue = tuple(members)
         stores = tuple((name, name, 0) for name in leaving)
     else:
         if split.attr("how") != "halves":
             raise unsupported("an interleaved split", split.span, "store the weight's rows as two halves", source)
         before, epilogue = _halve(result, members, split)
         width //= 2
-        accumulators = tuple(_accumulator(name, gemm, half * width) for half, name in enumerate(before[result]))
+        halves = before[result]
         stores = tuple(
-            (part, name, half * width)
-            for name in leaving
-            for half, part in enumerate(before.get(name, (name,)))
+            (part, name, half * width) for name in leaving for half, part in enumerate(before.get(name, (name,)))
         )
     return Stage(
         gemm=gemm,
@@ -113,7 +113,7 @@ def _build_stage(
         depth=rows_type.shape[0].value(dims),
         num_cols=width,
         layout=str(gemm.attr("layout")),
-        accumulators=accumulators,
+        accumulators=tuple(_accumulator(name, gemm, half * width) for half, name in enumerate(halves)),
         epilogue=(*_constants(graph, epilogue), *epilogue),
         stores=stores,
         span=gemm.span,
@@ -151,10 +151,8 @@ def _halve(result: str, members: list[Op], split: Op) -> tuple[dict[str, tuple[s
     halves = {split.operands[0]: split.results}
     for name in (result, *(name for op in members for name in op.results)):
         if name in upstream and name not in halves:
-            halves[name] = (f"{split.results[0]}_acc", f"{split.results[1]}_acc") if name == result else (
-                f"{name}_0",
-                f"{name}_1",
-            )
+            first, second = (f"{part}_acc" for part in split.results)
+            halves[name] = (first, second) if name == result else (f"{name}_0", f"{name}_1")
     ops: list[Op] = []
     for op in members:
         if op.kind == "split":

@@ -95,13 +95,17 @@ class Signature:
 
         Raises UEP0601 for the first that does not fit.
         """
+        self.check_count(args)
+        call = _Call(signature=self, device=device, num_experts=num_experts, where=where)
+        values = {param.name: call.take(param, arg) for param, arg in zip(self.ops.params, args, strict=True)}
+        return RankArguments(values=values, tokens=call.tokens or 0)
+
+    def check_count(self, args: Sequence[object]) -> None:
+        """UEP0601 unless there is one argument per parameter."""
         params = self.ops.params
         if len(args) != len(params):
             names = ", ".join(param.name for param in params)
-            raise argument_error(f"{self.ops.name} takes {len(params)} arguments ({names}), not {len(args)}{where}")
-        call = _Call(signature=self, device=device, num_experts=num_experts, where=where)
-        values = {param.name: call.take(param, arg) for param, arg in zip(params, args, strict=True)}
-        return RankArguments(values=values, tokens=call.tokens or 0)
+            raise argument_error(f"{self.ops.name} takes {len(params)} arguments ({names}), not {len(args)}")
 
 
 class _Call:

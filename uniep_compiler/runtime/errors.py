@@ -13,8 +13,8 @@ from uniep_compiler.diagnostics import Diagnostic, HangError, Label, UniepError
 def raise_if_failed(record: Tensor, compiled: Compiled) -> None:
     """Raise what the record says, and clear it. Nothing happens if it is empty.
 
-    HangError (UEP0602) names task, signal, expected and seen value, rank and source line; UEP0603 is an expert id that is
-    neither -1 nor an expert.
+    HangError (UEP0602) names task, signal, expected and seen value, rank and source line; UEP0603 is an expert id that
+    is neither -1 nor an expert.
     """
     words = [int(word) for word in record.tolist()]
     if words[layout.ERROR_KIND] == ErrorKind.NONE:
@@ -52,8 +52,8 @@ def _bad_id(words: list[int]) -> Diagnostic:
     return Diagnostic(
         code="UEP0603",
         message=(
-            f"expert id {words[layout.ERROR_SEEN]} of token {token}, route {place} (rank {words[layout.ERROR_RANK]}) is "
-            f"out of range: there are {experts} experts"
+            f"expert id {words[layout.ERROR_SEEN]} of token {token}, route {place} (rank {words[layout.ERROR_RANK]}) "
+            f"is out of range: there are {experts} experts"
         ),
         notes=("all outputs of that call are NaN",),
         help=f"ids are 0 to {experts - 1}, or -1 for no expert",

@@ -50,9 +50,9 @@ def compile(
 ) -> Layer:
     """Compile a program with one layer (`program["name"]` picks one of several).
 
-    `dims`: every dim but the token dim. `target`: "auto" (a GPU if there is one, else the interpreter), "cpu", "cuda" or
-    an architecture such as "sm_90". `group`: `uniep.virtual_group(n)`; None is one rank. `dtype` ("bf16", "f16", "f32")
-    replaces the element type that the program's rows have. `placement`: experts per rank, balanced by default.
+    `dims`: every dim but the token dim. `target`: "auto" (a GPU if there is one, else the interpreter), "cpu", "cuda"
+    or an architecture such as "sm_90". `group`: `uniep.virtual_group(n)`; None is one rank. `dtype` ("bf16", "f16",
+    "f32") replaces the element type that the program's rows have. `placement`: experts per rank, balanced by default.
     `schedule`: keys of a schedule block that go over the program's. `timeout`: seconds that a task may wait.
     `debug`: errors of kernels are raised by the call itself, which then waits for them.
 
@@ -218,9 +218,9 @@ class Layer:
     def __call__(self, *args: object) -> object:
         """Run the layer on the current stream. Does not wait for the device, unless `debug` is set.
 
-        Results are new tensors: one, or a tuple if the program returns several. Under a virtual group each argument is a
-        list with one tensor per rank, and so is each result. Raises UEP0601 for arguments that do not fit, and what an
-        earlier call's kernels reported (HangError, UEP0603).
+        Results are new tensors: one, or a tuple if the program returns several. Under a virtual group each argument is
+        a list with one tensor per rank, and so is each result. Raises UEP0601 for arguments that do not fit, and what
+        an earlier call's kernels reported (HangError, UEP0603).
         """
         device = self._device_of(args)
         ranks = self._rank_arguments(args, device)
@@ -242,7 +242,7 @@ class Layer:
         self._raise_if_failed(workspace_of(device))
 
     def reference(self, *args: object, dtype: torch.dtype | None = None) -> object:
-        """The same program in plain PyTorch, on one rank's arguments. With `dtype`, computed in it and never rounded."""
+        """The same program in plain PyTorch, on one rank's arguments. With `dtype`, computed in it, never rounded."""
         inputs = {param.name: arg for param, arg in zip(self.ops.params, args, strict=True)}
         results = run_reference(self.ops, self.dims, inputs, dtype)  # type: ignore[arg-type]
         return results[0] if len(results) == 1 else results
@@ -258,13 +258,15 @@ class Layer:
         if self.group is None:
             return (self._signature.check(args, device, self._signature.experts),)
         ranks = self.group.num_ranks
-        for param, arg in zip(self.ops.params, args, strict=False):
+        self._signature.check_count(args)
+        lists: list[Sequence[object]] = []
+        for param, arg in zip(self.ops.params, args, strict=True):
             if not isinstance(arg, list | tuple) or len(arg) != ranks:
                 raise argument_error(f"`{param.name}` has to be a list with one tensor for each of {ranks} ranks")
-        by_rank = zip(*args, strict=True)  # type: ignore[call-overload]
+            lists.append(arg)
         return tuple(
             self._signature.check(mine, device, self.placement[rank], f" (of rank {rank})")
-            for rank, mine in enumerate(by_rank)
+            for rank, mine in enumerate(zip(*lists, strict=True))
         )
 
     def _run(self, ranks: tuple[RankArguments, ...], device: torch.device, workspace: Workspace) -> tuple[object, ...]:
@@ -305,8 +307,9 @@ class Layer:
 
     def _ids(self, inputs: Mapping[str, Tensor | Routes]) -> dict[str, Tensor]:
         """The expert ids under the name that kernels know them by."""
-        found = {op.operands[0] for op in self.ops.ops if op.kind == "route"}
-        return {"experts": value for name, value in inputs.items() if name in found and isinstance(value, Tensor)}
+        name = next((op.operands[0] for op in self.ops.ops if op.kind == "route"), None)
+        ids = None if name is None else inputs[name]
+        return {"experts": ids} if isinstance(ids, Tensor) else {}
 
     def _routes(
         self,
@@ -352,7 +355,7 @@ class Layer:
         if isinstance(self.ops.types[name], RoutesType):
             return routes
         out = outputs[result_buffer(self.ops, name)]
-        return out if self.group is None else list(out.split(tokens))
+        return out if self.group is None else list(torch.split(out, list(tokens)))
 
     def _raise_if_failed(self, workspace: Workspace) -> None:
         if workspace.failed:

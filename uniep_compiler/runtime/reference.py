@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.types import DType, RoutesType, RowsType
@@ -30,8 +30,8 @@ def run_reference(
 ) -> tuple[object, ...]:
     """The program's results. With `dtype` (float64, say) everything is computed in it and nothing is rounded.
 
-    Without, values are computed in float32 and rounded where the program rounds, so that results can be compared with the
-    kernels' to within the order of summation. Rows results have no rows after the last valid one.
+    Without, values are computed in float32 and rounded where the program rounds, so that results can be compared with
+    the kernels' to within the order of summation. Rows results have no rows after the last valid one.
     """
     return _Reference(ops, dims, dtype).run(inputs)
 
@@ -118,7 +118,7 @@ class _Reference:
         if op.optional("layout") == "kn":
             weight = weight.transpose(1, 2)
         out = rows.new_empty(rows.shape[0], weight.shape[1])
-        for e in expert.unique().tolist():
+        for e in sorted(set(expert.tolist())):
             mine = expert == e
             out[mine] = rows[mine] @ weight[e].T
             if len(operands) > 2:
@@ -156,19 +156,22 @@ def _split(value: Tensor, how: str) -> tuple[Tensor, Tensor]:
 
 def _elementwise(op: Op, v: list[Tensor]) -> Tensor:
     match op.kind:
-        case "add" | "sub" | "mul":
-            a, b = _broadcast(v[0], v[1])
-            return {"add": torch.add, "sub": torch.sub, "mul": torch.mul}[op.kind](a, b)
+        case "add":
+            return torch.add(*_broadcast(v[0], v[1]))
+        case "sub":
+            return torch.sub(*_broadcast(v[0], v[1]))
+        case "mul":
+            return torch.mul(*_broadcast(v[0], v[1]))
         case "neg":
             return -v[0]
         case "silu":
-            return F.silu(v[0])
+            return functional.silu(v[0])
         case "sigmoid":
             return torch.sigmoid(v[0])
         case "gelu":
-            return F.gelu(v[0])
+            return functional.gelu(v[0])
         case "gelu_tanh":
-            return F.gelu(v[0], approximate="tanh")
+            return functional.gelu(v[0], approximate="tanh")
         case "relu":
             return torch.relu(v[0])
         case "square":

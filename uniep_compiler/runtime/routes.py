@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch.utils._pytree as pytree
@@ -36,7 +37,7 @@ def _flatten(routes: Routes) -> tuple[list[object], PlanShape]:
     return [routes.plan.storage], routes.plan.shape
 
 
-def _unflatten(leaves: list[object], shape: PlanShape) -> Routes:
+def _unflatten(leaves: Iterable[object], shape: PlanShape) -> Routes:
     (storage,) = leaves
     if not isinstance(storage, Tensor):
         raise TypeError("Routes are made of one tensor")

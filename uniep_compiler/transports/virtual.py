@@ -1,7 +1,7 @@
 """The virtual transport: n ranks as parts of one launch on one device, each with its own symmetric buffers.
 
-For tests, development and schedule work: all tasks of a group run in the order (stage, rank, index) of one cursor, and a
-peer's memory is a fixed distance away.
+For tests, development and schedule work: all tasks of a group run in the order (stage, rank, index) of one cursor, and
+a peer's memory is a fixed distance away.
 """
 
 from __future__ import annotations
