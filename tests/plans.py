@@ -143,12 +143,14 @@ def expected_tables(case):
 
 
 def _fill_sends(tables, case):
-    first_route = [case.topk * sum(case.shape.tokens[:rank]) for rank in range(case.shape.ranks)]
+    per_token = case.shape.ranks if case.send is Send.ALL else case.topk
     for rank, lists in enumerate(case.routing.sends):
+        tokens_before = sum(case.shape.tokens[:rank])
+        room = tokens_before * per_token
         counts = [len(items) for items in lists]
         _fill(tables["send_count"][rank], counts)
-        _fill(tables["send_first"][rank], starts(counts)[:-1].tolist())
-        _fill(tables["send_item"][first_route[rank] :], [item for items in lists for item in items])
+        _fill(tables["send_first"][rank], [room + first - tokens_before * case.topk for first in starts(counts)[:-1]])
+        _fill(tables["send_item"][room:], [item for items in lists for item in items])
 
 
 def _fill(table, values):

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from uniep_compiler.codegen import state_layout
 from uniep_compiler.codegen.loader import environment
-from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.options import Order, Send
 
 TEMPLATE = "plan.py.jinja"
 MAX_EXPERT_BLOCK = 1024
+CHUNK = 128
+"""Routes or tokens that are placed at a time: all pairs of them are compared."""
+COUNT_CHUNK = 1024
+"""Routes or tokens that are counted at a time."""
 TABLE_ELEMS = 8192
 """Counts that a program holds in registers at a time, in each of two sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanView:
-    """The plan of one layer: bound dims, block sizes, and the words of the error record.
+class SendView:
+    """The lists of sends, each sorted by a key, then by item. Keys of earlier peers come before those of later ones.
 
-    `sends` is "" where no rows are sent, else "route" or "rank"; `send_keys` is "experts" where sends go in the order
-    of experts, "ranks" where they go in the order of routes. `num_send_keys` is the number of those.
+    `item` is what is sent, "token" or "route"; `sent` and `key` are expressions of one item that say whether it goes to
+    `peer`, and under which key; `first_key` and `last_key` bound the keys of `peer`. `per_token` is the number of sends
+    that there is room for, times the number of tokens.
     """
+
+    item: str
+    order: str
+    sent: str
+    key: str
+    first_key: str
+    last_key: str
+    num_keys: int
+    per_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """The plan of one layer: bound dims, block sizes, and the words of the error record."""
 
     prelude: str
     num_experts: int
@@ -30,9 +49,7 @@ class PlanView:
     tile_rows: int
     block_tokens: int
     block_routes: int
-    sends: str
-    send_keys: str
-    num_send_keys: int
+    sends: SendView | None
     chunk: int
     count_chunk: int
     clear_chunk: int
@@ -60,10 +77,7 @@ def plan_view(
     interpret: bool,
 ) -> PlanView:
     """The view of a plan. `send` is None where the task graph sends nothing; `block` is a power of two."""
-    if send is Send.ALL:
-        raise InternalError("send = all needs no lists of sends: every token goes to every rank")
     expert_block = min(MAX_EXPERT_BLOCK, _power_of_two(experts, least=16))
-    by_expert = order is Order.PRIORITY
     return PlanView(
         prelude="prelude/arith_interpreted.py.jinja" if interpret else "prelude/arith_compiled.py.jinja",
         num_experts=experts,
@@ -72,11 +86,9 @@ def plan_view(
         tile_rows=tile_rows,
         block_tokens=block,
         block_routes=block * topk,
-        sends="" if send is None else send.value,
-        send_keys="experts" if by_expert else "ranks",
-        num_send_keys=experts if by_expert else ranks,
-        chunk=128,
-        count_chunk=1024,
+        sends=None if send is None else _send_view(send, order, ranks, experts, topk),
+        chunk=CHUNK,
+        count_chunk=COUNT_CHUNK,
         clear_chunk=256,
         expert_block=expert_block,
         program_block=min(128, TABLE_ELEMS // expert_block),
@@ -88,6 +100,34 @@ def plan_view(
         error_expected=state_layout.ERROR_EXPECTED,
         error_seen=state_layout.ERROR_SEEN,
         bad_id=state_layout.ErrorKind.BAD_ID.value,
+    )
+
+
+def _send_view(send: Send, order: Order, ranks: int, experts: int, topk: int) -> SendView:
+    by_expert = order is Order.PRIORITY
+    first = "experts_before(expert_first, peer)" if by_expert else "peer"
+    last = "experts_before(expert_first, peer + 1)" if by_expert else "peer + 1"
+    num_keys = experts if by_expert else ranks
+    match send:
+        case Send.ROUTE:
+            item, sent, key = "route", "valid", "expert" if by_expert else "rank_of(expert, expert_first)"
+        case Send.RANK:
+            item, sent, key = "token", "nearest < high", "nearest" if by_expert else "token * 0 + peer"
+        case Send.ALL:
+            item, sent, key = "token", "inside", "nearest + peer" if by_expert else "token * 0 + peer"
+            if by_expert:  # and one more key per peer, for tokens that want no expert there
+                first, last, num_keys = f"{first} + peer", f"{last} + peer + 1", experts + ranks
+        case _:
+            assert_never(send)
+    return SendView(
+        item=item,
+        order=f"expert, then by {item}" if by_expert else item,
+        sent=sent,
+        key=key,
+        first_key=first,
+        last_key=last,
+        num_keys=num_keys,
+        per_token=ranks if send is Send.ALL else topk,
     )
 
 

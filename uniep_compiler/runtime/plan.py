@@ -10,10 +10,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from uniep_compiler.codegen.plan_view import COUNT_CHUNK
 from uniep_compiler.runtime.modules import interpreter_lock
 
-MAX_ROUTES = 2**31 - 2**16
-"""Routes that a plan can hold. Routes and rows are numbered in int32, with room to round up to a block."""
+LAST_INT32 = 2**31 - 1
 MAX_PROGRAMS = 128
 ROUTES_PER_PROGRAM = 256
 ALIGNMENT_WORDS = 4
@@ -34,10 +34,12 @@ class PlanShape:
     block: int
 
     def __post_init__(self) -> None:
-        if self.num_routes > MAX_ROUTES:
+        # Routes and rows are numbered in int32, with room to round up to a block of tokens and to a chunk of routes.
+        most = LAST_INT32 - self.block * self.topk - COUNT_CHUNK
+        if max(self.num_routes, self.send_room) > most:
             raise ValueError(
-                f"{self.total_tokens} tokens with {self.topk} routes each are {self.num_routes} routes; "
-                f"a plan holds {MAX_ROUTES} at most"
+                f"{self.total_tokens} tokens with {self.topk} routes each are {self.num_routes}; "
+                f"a plan holds {most} at most"
             )
 
     @property
@@ -77,6 +79,11 @@ class PlanShape:
         return busy + (self.rows_bound - busy) // self.tile_rows
 
     @property
+    def send_room(self) -> int:
+        """Entries of the lists of sends, whichever kind of sends there is."""
+        return self.total_tokens * max(self.topk, self.ranks)
+
+    @property
     def tables(self) -> dict[str, tuple[int, ...]]:
         """The shape of each of a plan's tables, in the order in which they lie in memory."""
         by_rank, by_pair = (self.ranks,), (self.ranks, self.ranks)
@@ -93,7 +100,7 @@ class PlanShape:
             "block_routes": (*by_rank, self.blocks_bound),
             "send_count": by_pair,
             "send_first": by_pair,
-            "send_item": (self.num_routes,),
+            "send_item": (self.send_room,),
         }
 
     @property
@@ -118,7 +125,7 @@ class Plan:
     `totals` [R, 2]: tiles and rows of a rank.
     `block_routes` [R, blocks_bound]: valid routes of each block of tokens.
     `send_count`, `send_first` [R, R]: by source and peer, the number of sends, and where they start in the source's
-    list, which itself starts at the source's first route in `send_item` [Q]. Filled where the graph sends anything.
+    list, whose entry 0 is at the source's first route in `send_item`. Filled where the graph sends anything.
 
     Entries beyond a rank's totals are never written.
     """
