@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from uniep_compiler.ir.index import Environment, Expr, Int
 from uniep_compiler.ir.ops import Op
 from uniep_compiler.ir.types import DType
+from uniep_compiler.options import Send
 from uniep_compiler.source import NO_SPAN, Span
 
 if TYPE_CHECKING:
@@ -256,7 +257,8 @@ class TaskGraph:
     """The families of one direction of a layer, in data-flow order, with their buffers and signals.
 
     `ranks` is the size of the group; `topk` and `experts` are bound, as all dims are at this level but the tokens'.
-    `block` is the number of tokens of a reduce task, `tile_rows` the rows of an M tile.
+    `block` is the number of tokens of a reduce task, `tile_rows` the rows of an M tile; `send` says what the plan's lists of
+    sends hold: tokens, or routes.
     """
 
     name: str
@@ -268,6 +270,7 @@ class TaskGraph:
     buffers: tuple[Buffer, ...]
     signals: tuple[Signal, ...]
     families: tuple[Family, ...]
+    send: Send = Send.RANK
 
     def family(self, name: str) -> Family:
         """The family of that name; KeyError if there is none."""
