@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from uniep_compiler import integrations
     from uniep_compiler.diagnostics import HangError, UniepError
     from uniep_compiler.frontend.parse import Program, parse, parse_file
+    from uniep_compiler.runtime.layer import Layer, compile
+    from uniep_compiler.runtime.routes import Routes
+    from uniep_compiler.transports.virtual import virtual_group
 
 __version__ = VERSION
 
