@@ -82,10 +82,12 @@ class PlanCase:
 
 
 def random_case(seed, *, ranks, experts, topk, most_tokens=20, spread=None, **options):
-    """Ids drawn from `spread` (default: all experts and -1); some ranks have no tokens."""
+    """Ids drawn from `spread` (default: all experts and -1); some of several ranks have no tokens."""
     rng = random.Random(seed)
     spread = spread or range(-1, experts)
-    tokens = [rng.choice((0, rng.randint(0, most_tokens), most_tokens)) for _ in range(ranks)]
+    tokens = [rng.choice((0, rng.randint(1, most_tokens), most_tokens)) for _ in range(ranks)]
+    if not any(tokens):
+        tokens[-1] = most_tokens
     ids = [[[rng.choice(spread) for _ in range(topk)] for _ in range(count)] for count in tokens]
     return PlanCase(ids=ids, experts=experts, topk=topk, **options)
 

@@ -15,6 +15,8 @@ CHUNK = 128
 """Routes or tokens that are placed at a time: all pairs of them are compared."""
 COUNT_CHUNK = 1024
 """Routes or tokens that are counted at a time."""
+NUM_WARPS = 4
+"""One thread per route of a chunk: with more threads, Triton would load the ids anew for each pair."""
 TABLE_ELEMS = 8192
 """Counts that a program holds in registers at a time, in each of two sums."""
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from uniep_compiler.codegen.plan_view import COUNT_CHUNK
+from uniep_compiler.codegen.plan_view import COUNT_CHUNK, NUM_WARPS
 from uniep_compiler.runtime.modules import interpreter_lock
 
 LAST_INT32 = 2**31 - 1
-MAX_PROGRAMS = 128
+MAX_PROGRAMS = 256
+"""Two for each multiprocessor of the largest devices."""
 ROUTES_PER_PROGRAM = 256
+"""Fewer are not worth a program."""
+COUNTS_PER_ROUTE = 64
+"""Counts of other programs that a program reads in the time that it takes to place a route; an estimate."""
 ALIGNMENT_WORDS = 4
 """Tables start at multiples of 16 bytes."""
 
@@ -109,9 +113,13 @@ class PlanShape:
         return sum(_aligned(prod(shape)) for shape in self.tables.values())
 
     def num_parts(self) -> int:
-        """Programs per rank that keep a GPU busy without each doing too little."""
-        wanted = -(-self.tokens_bound * self.topk // ROUTES_PER_PROGRAM)
-        return max(1, min(wanted, MAX_PROGRAMS // self.ranks, self.blocks_bound))
+        """Programs per rank that keep a GPU busy.
+
+        With n programs, each reads n * E counts, and places routes / n routes: so there is a best n.
+        """
+        best = isqrt(COUNTS_PER_ROUTE * self.num_routes // self.experts) // self.ranks
+        useful = -(-self.tokens_bound * self.topk // ROUTES_PER_PROGRAM)
+        return max(1, min(best, useful, MAX_PROGRAMS // self.ranks, self.blocks_bound))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +198,9 @@ def run_plan(
     by_send_key = torch.empty(2, grid[0], send_keys, dtype=torch.int32, device=ids.device)
     call = (ids, token_start, expert_first, shape.tokens[0], shape.blocks_bound)
     with interpreter_lock if ids.device.type == "cpu" else _device_of(ids):
-        module.plan_count[grid](*call, by_expert[0], by_send_key[0], plan.block_routes, state, error, num_warps=8)
+        module.plan_count[grid](
+            *call, by_expert[0], by_send_key[0], plan.block_routes, state, error, num_warps=NUM_WARPS
+        )
         module.plan_place[grid](
             *call,
             shape.tiles_bound,
@@ -210,7 +220,7 @@ def run_plan(
             plan.send_count,
             plan.send_first,
             plan.send_item,
-            num_warps=8,
+            num_warps=NUM_WARPS,
         )
 
 

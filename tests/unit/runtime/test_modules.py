@@ -90,10 +90,12 @@ def test_where_the_cache_cannot_be_a_temporary_folder_is(cache, caplog):
 
 
 def test_a_full_disk_leaves_no_half_written_file(cache, monkeypatch):
+    rename = Path.replace
+
     def replace(self, target):
         if cache in Path(target).parents:
             raise OSError(28, "No space left on device")
-        return os.replace(self, target)
+        return rename(self, target)
 
     monkeypatch.setattr(Path, "replace", replace)
     assert write_source("a = 1\n", "a.py").read_text() == "a = 1\n"
@@ -141,7 +143,7 @@ def test_the_knob_is_as_it_was_after_an_import(cache, monkeypatch, variable, int
 
 
 def test_compiled_kernels_build_where_triton_was_imported_to_interpret(cache, tmp_path):
-    """TRITON_INTERPRET=1 makes Triton's own library functions unusable for compiling; the prelude does not need them."""
+    """With TRITON_INTERPRET=1, Triton's own library functions cannot be compiled; the prelude does without them."""
     code = f"""
 import triton
 from triton.backends.compiler import GPUTarget

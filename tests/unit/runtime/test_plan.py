@@ -167,10 +167,19 @@ def test_too_many_routes_are_refused_before_anything_is_allocated():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "ranks", "parts"), [(0, 1, 1), (1, 1, 1), (256, 1, 8), (32768, 1, 128), (32768, 4, 32)]
+    ("tokens", "ranks", "experts", "parts"),
+    [
+        (0, 1, 64, 1),
+        (1, 1, 64, 1),
+        (256, 1, 64, 8),
+        (32768, 1, 64, 256),
+        (32768, 1, 1025, 127),
+        (32768, 4, 64, 64),
+        (256, 1, 1 << 20, 1),
+    ],
 )
-def test_programs_are_as_many_as_there_is_work_for(tokens, ranks, parts):
-    shape = PlanShape(tokens=(tokens,) * ranks, experts=64, topk=8, tile_rows=128, block=8)
+def test_programs_are_as_many_as_there_is_work_for(tokens, ranks, experts, parts):
+    shape = PlanShape(tokens=(tokens,) * ranks, experts=experts, topk=8, tile_rows=128, block=8)
     assert shape.num_parts() == parts
 
 

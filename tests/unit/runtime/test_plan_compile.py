@@ -12,6 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tests.plans import PlanCase
+from uniep_compiler.codegen.plan_view import NUM_WARPS
 from uniep_compiler.options import Order, Send
 from uniep_compiler.runtime.modules import load_module
 
@@ -51,7 +52,7 @@ def build(plan_case, kernel_name, capability):
     }
     constants = {name: None for name, kind in signature.items() if kind == "constexpr"}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8})
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": NUM_WARPS})
 
 
 def resources(kernel, path):
