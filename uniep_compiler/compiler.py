@@ -17,8 +17,8 @@ from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import Role, TaskGraph
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.ir.verify import verify
-from uniep_compiler.options import ScheduleOptions
-from uniep_compiler.passes.choose_options import choose_options
+from uniep_compiler.passes.check_options import check_options
+from uniep_compiler.passes.choose_options import choose_options, option_spans
 from uniep_compiler.passes.pipeline import State, run_passes
 from uniep_compiler.passes.settings import Settings
 from uniep_compiler.passes.target import Target
@@ -56,14 +56,21 @@ def make_settings(
     tokens: Mapping[str, int] | None = None,
 ) -> Settings:
     """The settings of one compilation. `tokens` binds the token dim for `when` conditions, where it is known."""
-    options: ScheduleOptions = choose_options(program, target, {**dims, **(tokens or {})}, overrides or {})
+    chosen_by = (program, target, {**dims, **(tokens or {})}, overrides or {})
     return Settings(
-        dims=dict(dims), target=target, options=options, placement=placement, local=local, source=program.source
+        dims=dict(dims),
+        target=target,
+        options=choose_options(*chosen_by),
+        placement=placement,
+        local=local,
+        source=program.source,
+        spans=option_spans(*chosen_by),
     )
 
 
 def build(ops: OpGraph, settings: Settings) -> Compiled:
     """Run all passes, prove the result safe, and print the kernels. Raises UniepError for what can't be built."""
+    check_options(ops, settings)
     schedule = final_schedule(states(ops, settings))
     check(schedule, settings.source)
     plans = any(op.kind == "route" for op in ops.ops)
@@ -128,6 +135,11 @@ def row_dtype(ops: OpGraph) -> DType:
             if isinstance(kind, RowsType):
                 return kind.dtype
     return DType.F32
+
+
+def without_tiles(program: Program) -> Program:
+    """The program without the tiles of its schedules, which were chosen for its own dtype."""
+    return replace(program, schedules=tuple(replace(block, tiles=()) for block in program.schedules))
 
 
 def retype(ops: OpGraph, dtype: DType) -> OpGraph:

@@ -62,6 +62,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0304": "a tile is for a value that has none",
         "UEP0305": "a schedule says something twice",
         "UEP0306": "a target is not known",
+        "UEP0307": "keys of a schedule do not go together",
         # 04: limits.
         "UEP0401": "the compiler cannot build this yet",
         "UEP0402": "a call is too large",

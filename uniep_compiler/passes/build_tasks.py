@@ -63,7 +63,7 @@ class _Builder:
         routes = next(t for t in graph.types.values() if isinstance(t, RoutesType))
         self.topk = routes.topk.value(settings.dims)
         self.experts = routes.experts.value(settings.dims)
-        self.dtype = _row_dtype(graph)
+        self.dtype = row_dtype(graph)
         in_place = settings.relay is Relay.OFF and not settings.local
         self.arrives_in_place = {op.results[0] for op in graph.ops if op.kind == "dispatch" and in_place}
 
@@ -332,7 +332,7 @@ def _int(expr: Expr) -> int:
     raise TypeError(f"not a constant: {expr}")
 
 
-def _row_dtype(graph: OpGraph) -> DType:
+def row_dtype(graph: OpGraph) -> DType:
     """Element type of the rows that GEMMs read: it decides the tile's shape."""
     for op in graph.ops:
         if op.kind == "group_gemm":

@@ -13,6 +13,7 @@ from uniep_compiler.frontend.parse import Program
 from uniep_compiler.frontend.schedule_block import ScheduleBlock, setting_values
 from uniep_compiler.options import Fuse, Order, Relay, Save, ScheduleOptions, Send
 from uniep_compiler.passes.target import Target
+from uniep_compiler.source import Span
 
 _WORDS: Mapping[str, type[StrEnum]] = {
     "fuse": Fuse,
@@ -39,6 +40,20 @@ def choose_options(
             tiles = {tile.value: tile.shape for tile in block.tiles}
             options = _with(options, values, tiles)
     return _with(options, *_checked(overrides))
+
+
+def option_spans(
+    program: Program, target: Target, dims: Mapping[str, int], overrides: Mapping[str, object]
+) -> dict[str, Span]:
+    """Where schedule blocks set the options that hold; a tile's key is `tile(value)`."""
+    spans: dict[str, Span] = {}
+    for block in program.schedules:
+        if _applies(block, target, dims):
+            spans |= {key: setting.span for key, setting in block.entries.items()}
+            spans |= {f"tile({tile.value})": tile.span for tile in block.tiles}
+    tiles = overrides.get("tiles", {})
+    overridden = {*overrides, *(f"tile({name})" for name in (tiles if isinstance(tiles, Mapping) else ()))}
+    return {key: span for key, span in spans.items() if key not in overridden}
 
 
 def _applies(block: ScheduleBlock, target: Target, dims: Mapping[str, int]) -> bool:

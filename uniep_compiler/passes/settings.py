@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from uniep_compiler.ir.tasks import Tile
 from uniep_compiler.ir.types import DType
 from uniep_compiler.options import Order, Relay, ScheduleOptions, Send
 from uniep_compiler.passes.target import Target
-from uniep_compiler.source import Source
+from uniep_compiler.source import Source, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Settings:
     """Everything that passes need besides the IR. The token dim is never bound.
 
     `local` says that the group is one rank that needs no copies to itself; `placement` is the number of experts per
-    rank.
+    rank; `spans` says where schedule blocks set the options that they set.
     """
 
     dims: Mapping[str, int]
@@ -26,6 +26,7 @@ class Settings:
     placement: tuple[int, ...] = (0,)
     local: bool = True
     source: Source | None = None
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -34,10 +35,12 @@ class Settings:
 
     @property
     def relay(self) -> Relay:
-        """How rows reach their segments. One rank gathers from its own tokens; a group copies."""
+        """How rows reach their segments. One rank gathers from its own tokens; a group copies what it was sent."""
         if self.options.relay is not None:
             return self.options.relay
-        return Relay.GATHER if self.local else Relay.COPY
+        if self.local:
+            return Relay.GATHER
+        return Relay.OFF if self.options.send is Send.ROUTE else Relay.COPY
 
     @property
     def send(self) -> Send:
@@ -60,7 +63,7 @@ class Settings:
 
 
 def tile_rows(target: Target, dtype: DType) -> int:
-    """Rows of every M tile. Part of the numeric signature: fixed per target and dtype, whatever the number of tokens."""
+    """Rows of every M tile. Part of the numeric signature: fixed per target and dtype, for any number of tokens."""
     if target.interpreted:
         return 32
     return 64 if dtype is DType.F32 else 128

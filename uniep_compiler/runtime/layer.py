@@ -61,8 +61,8 @@ def compile(
     """
     ops = lower(program)
     bound = bind_dims(ops, dims, program)
-    if dtype is not None:
-        ops = compiler.retype(ops, _dtype(dtype))
+    if dtype is not None and _dtype(dtype) is not compiler.row_dtype(ops):
+        ops, program = compiler.retype(ops, _dtype(dtype)), compiler.without_tiles(program)
     return Layer(
         program,
         ops=ops,

@@ -1,0 +1,89 @@
+"""Rules for schedule options that take more than one key, the target or the program to check. Run before all passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
+from uniep_compiler.frontend.check import tiled_values
+from uniep_compiler.ir.ops import OpGraph
+from uniep_compiler.options import Relay, Send
+from uniep_compiler.passes.build_tasks import row_dtype
+from uniep_compiler.passes.settings import Settings, tile_rows
+
+SMALLEST_SIDE = 16
+"""Matrix instructions take no fewer columns, and no fewer products per element."""
+
+
+def check_options(ops: OpGraph, settings: Settings) -> None:
+    """Raise UniepError with every rule that the settings' options break."""
+    found = [diagnostic for rule in RULES for diagnostic in rule(ops, settings)]
+    if found:
+        raise UniepError(found, settings.source)
+
+
+def sends_fit_the_relay(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Rows that are sent once per route go straight to their place; rows that are shared by routes need a relay."""
+    relay, send = settings.options.relay, settings.options.send
+    if send is Send.ROUTE and relay not in (None, Relay.OFF):
+        why = "a row that is sent once per route goes straight to its place, so there is nothing to relay"
+        yield _problem("UEP0307", settings, "relay", f"`relay = {relay}` cannot go with `send = route`", why)
+    if relay is Relay.OFF and send in (Send.RANK, Send.ALL):
+        why = "a row that is sent once for several routes needs a relay that hands it on"
+        yield _problem("UEP0307", settings, "send", f"`send = {send}` cannot go with `relay = off`", why)
+
+
+def blocks_are_powers_of_two(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Blocks of a kernel's values have sizes that are powers of two."""
+    for key, size in (("block", settings.options.block), ("chunk", settings.options.chunk)):
+        if not _is_power_of_two(size):
+            yield _problem("UEP0302", settings, key, f"`{key}` cannot be {size}", "it is a power of two")
+
+
+def tiles_are_of_gemms(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Tiles are set for the program's grouped GEMMs, and for their gradients."""
+    tiled = tiled_values(ops)
+    for name, _ in settings.options.tiles:
+        if name not in tiled:
+            known = ", ".join(f"`{value}`" for value in tiled) or "none here"
+            message = f"`{name}` is not a GEMM of `{ops.name}`"
+            yield _problem("UEP0304", settings, f"tile({name})", message, f"tiles are those of {known}")
+
+
+def tile_sides_are_powers_of_two(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Every side of a tile is a power of two that a matrix instruction can take."""
+    for name, tile in settings.options.tiles:
+        for side, size in zip(("columns", "depth"), tile[1:], strict=True):
+            if not _is_power_of_two(size) or size < SMALLEST_SIDE:
+                message = f"{side} of `tile({name})` cannot be {size}"
+                yield _problem("UEP0302", settings, f"tile({name})", message, "16 or a larger power of two")
+
+
+def tiles_have_the_rows_of_the_target(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """The rows of M tiles belong to the numeric signature, and one plan serves all GEMMs."""
+    rows = tile_rows(settings.target, row_dtype(ops))
+    for name, tile in settings.options.tiles:
+        if not name.startswith("grad(") and tile[0] != rows:
+            message = f"rows of `tile({name})` cannot be {tile[0]}"
+            why = f"on {settings.target.name} every M tile of {row_dtype(ops)} has {rows} rows, so that bits never vary"
+            yield _problem("UEP0302", settings, f"tile({name})", message, why)
+
+
+RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
+    sends_fit_the_relay,
+    blocks_are_powers_of_two,
+    tiles_are_of_gemms,
+    tile_sides_are_powers_of_two,
+    tiles_have_the_rows_of_the_target,
+)
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _problem(code: str, settings: Settings, key: str, message: str, help_text: str) -> Diagnostic:
+    """The diagnostic, with the place of the key where a schedule block sets it."""
+    span = settings.spans.get(key)
+    labels = () if span is None else (Label(span=span, text="set here"),)
+    return Diagnostic(code=code, message=message, labels=labels, help=help_text)
