@@ -192,22 +192,22 @@ def run_plan(
     shape = plan.shape
     parts = num_parts or (1 if ids.device.type == "cpu" else shape.num_parts())
     grid = (shape.ranks * parts,)
-    send_keys = int(getattr(module, "NUM_SEND_KEYS", 0))
-    # One row per program in each: counts, rows of all programs, rows of those before, and the next row.
-    by_expert = torch.empty(4, grid[0], shape.experts, dtype=torch.int32, device=ids.device)
-    by_send_key = torch.empty(2, grid[0], send_keys, dtype=torch.int32, device=ids.device)
+    # Each has one row per program: counts, rows of all programs, rows of those before, and the next row.
+    counts, rows_of_all, rows_before, next_row = _scratch(4, grid[0] * shape.experts, ids.device)
+    num_send_keys = int(getattr(module, "NUM_SEND_KEYS", 0))
+    send_counts, next_send = _scratch(2, grid[0] * num_send_keys, ids.device)
     call = (ids, token_start, expert_first, shape.tokens[0], shape.blocks_bound)
     with interpreter_lock if ids.device.type == "cpu" else _device_of(ids):
-        module.plan_count[grid](
-            *call, by_expert[0], by_send_key[0], plan.block_routes, state, error, num_warps=NUM_WARPS
-        )
+        module.plan_count[grid](*call, counts, send_counts, plan.block_routes, state, error, num_warps=NUM_WARPS)
         module.plan_place[grid](
             *call,
             shape.tiles_bound,
-            by_expert[0],
-            by_send_key[0],
-            *by_expert[1:],
-            by_send_key[1],
+            counts,
+            send_counts,
+            rows_of_all,
+            rows_before,
+            next_row,
+            next_send,
             plan.row_of,
             plan.row_route,
             plan.tile_expert,
@@ -222,6 +222,11 @@ def run_plan(
             plan.send_item,
             num_warps=NUM_WARPS,
         )
+
+
+def _scratch(num_tables: int, num_words: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Tables that die with the call, aligned as a plan's are: another alignment would be another kernel to compile."""
+    return torch.empty(num_tables, _aligned(num_words), dtype=torch.int32, device=device).unbind()
 
 
 def _device_of(tensor: Tensor) -> torch.cuda.device | nullcontext[None]:

@@ -14,7 +14,7 @@ from uniep_compiler.runtime.modules import load_module
 INTERPRETED = template_text("prelude/arith_interpreted.py.jinja")
 COMPILED = template_text("prelude/arith_compiled.py.jinja")
 FOR_THE_INTERPRETER_ONLY = {"plain", "block_of", "as_block", "fold"}
-FOR_THE_COMPILER_ONLY = {"add_two", "larger_of_two"}
+FOR_THE_COMPILER_ONLY = {"add_two", "smaller_of_two", "larger_of_two"}
 
 KERNEL = """
 ROWS = constant(4)
@@ -22,7 +22,7 @@ COLS = constant(8)
 
 
 @triton.jit
-def kernel(x, by_row, by_col, largest, before, rounded, counted, count):
+def kernel(x, by_row, by_col, largest, smallest, before, rounded, counted, count):
     row = tl.arange(0, ROWS)
     col = tl.arange(0, COLS)
     at = row[:, None] * COLS + col[None, :]
@@ -30,6 +30,7 @@ def kernel(x, by_row, by_col, largest, before, rounded, counted, count):
     tl.store(by_row + row, sum_of(values, 1))
     tl.store(by_col + col, sum_of(values, 0) + zeros([COLS], tl.int32))
     tl.store(largest + row, max_of(values, 1))
+    tl.store(smallest + row, min_of(values, 1))
     tl.store(before + at, prefix_sum(values, 1))
     tl.store(rounded + at, cdiv(values, 3))
     for step in range(as_int(count), as_int(cdiv(count, 2)) * 4, ROWS):
@@ -54,12 +55,13 @@ def test_both_texts_define_the_same_names():
 def test_values():
     module = load_module(INTERPRETED + KERNEL, "arith", interpret=True)
     x = torch.arange(32, dtype=torch.int32).reshape(4, 8) * 7 % 13
-    by_row, by_col, largest = (torch.zeros(size, dtype=torch.int32) for size in (4, 8, 4))
+    by_row, by_col, largest, smallest = (torch.zeros(size, dtype=torch.int32) for size in (4, 8, 4, 4))
     before, rounded, counted = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(16, dtype=torch.int32)
-    module.kernel[(1,)](x, by_row, by_col, largest, before, rounded, counted, 3)
+    module.kernel[(1,)](x, by_row, by_col, largest, smallest, before, rounded, counted, 3)
     assert by_row.tolist() == x.sum(1).tolist()
     assert by_col.tolist() == x.sum(0).tolist()
     assert largest.tolist() == x.amax(1).tolist()
+    assert smallest.tolist() == x.amin(1).tolist()
     assert torch.equal(before, x.cumsum(1) - x)
     assert torch.equal(rounded, -(-x // 3))
     assert counted.nonzero().flatten().tolist() == [3, 7]
