@@ -218,12 +218,14 @@ def _piece(cols: int) -> int:
     return min(PIECE_COLS, 1 << max(cols - 1, 0).bit_length())
 
 
-def _origin_lines(places: Places, rows: str, reads_source: bool = True) -> tuple[str, ...]:
+def _origin_lines(
+    places: Places, rows: str, mask: str = ", mask=live, other=0", reads_source: bool = True
+) -> tuple[str, ...]:
     """Lines that load where rows came from. Under a group the entry holds the source rank too."""
     if places.local:
-        return (f"route = tl.load(row_route + {rows}, mask=live, other=0)",)
+        return (f"route = tl.load(row_route + {rows}{mask})",)
     lines = [
-        f"origin = tl.load(advance(row_route, rank, rows_bound, 1) + {rows}, mask=live, other=0)",
+        f"origin = tl.load(advance(row_route, rank, rows_bound, 1) + {rows}{mask})",
         "route = origin % routes_bound",
     ]
     if reads_source:
@@ -362,6 +364,10 @@ def descriptors(family: Family, places: Places) -> tuple[TmaView, ...]:
     return tuple(views)
 
 
+_REPEATED_ROWS = "first_row + minimum(rows, num_rows - 1)"
+"""The rows of a tile; those past the last repeat it."""
+
+
 def _gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, object]:
     graph = places.schedule.graph
     read = _rows_read(family, body)
@@ -380,7 +386,7 @@ def _gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, obje
         "cols_tail": cols_tail and not (by_tma and not any(acc.bias for acc in body.accumulators)),
         "depth_tail": depth_tail,
         "gather": body.gather,
-        "gather_lines": _origin_lines(places, "first_row + rows") if body.gather else (),
+        "gather_lines": _origin_lines(places, _REPEATED_ROWS, mask="") if body.gather else (),
         "gather_row": expr_text(read.row, _TILE_LOOKUPS) if body.gather else "",
         "rows_pointer": places.pointer(body.rows),
         "rows_stride": places.stride(graph.buffer(body.rows)),
