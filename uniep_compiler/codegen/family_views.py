@@ -341,11 +341,16 @@ def _rows_read(family: Family, body: GemmBody) -> Access:
 
 
 def weights_by_tma(body: GemmBody, places: Places) -> bool:
-    """Whether the GEMM's weights are read through tensor descriptors: rows have to start at multiples of 16 bytes."""
+    """Whether the GEMM's weights are read through tensor descriptors: rows have to start at multiples of 16 bytes.
+
+    With layout kn, what lies past an expert's depth is the next expert, whose values may be infinite: there a tile has to
+    end where the expert does.
+    """
     weight = places.schedule.graph.buffer(body.accumulators[0].weight)
     if not isinstance(weight.cols, Int):
         raise TypeError(f"{weight.name} has unbound columns")
-    return places.settings.target.has_tma and (weight.cols.value * weight.dtype.num_bytes) % 16 == 0
+    stays_inside = body.layout == "nk" or body.depth % body.tile.depth == 0
+    return places.settings.target.has_tma and stays_inside and (weight.cols.value * weight.dtype.num_bytes) % 16 == 0
 
 
 def descriptors(family: Family, places: Places) -> tuple[TmaView, ...]:
