@@ -178,20 +178,22 @@ def families_table(layer: uniep.Layer) -> Table:
     caption = "One rank sends nothing. Under a group, comm, relay and push tasks join these.\n"
     table = _table("Task families", caption, "family", "role", "a task for each", "waits until", "then posts")
     for family in layer.graph.families:
-        table.add_row(*map(Text, (family.name, family.role, _domain(family), _waits(family), _posts(family))))
+        table.add_row(
+            *map(Text, (family.name, family.role, domain_text(family), waits_text(family), posts_text(family)))
+        )
     return table
 
 
-def _domain(family: Family) -> str:
+def domain_text(family: Family) -> str:
     """The ranges of the task's coordinates, but for those that have one value."""
     return "\n".join(f"{part.coord} < {_text(part.extent)}" for part in family.domain if part.extent != Int(1))
 
 
-def _waits(family: Family) -> str:
+def waits_text(family: Family) -> str:
     return "\n".join(f"{wait.signal}[{_text(wait.index)}] >= {_text(wait.target)}" for wait in family.waits)
 
 
-def _posts(family: Family) -> str:
+def posts_text(family: Family) -> str:
     return "\n".join(f"{post.signal}[{_text(post.index)}]" for post in family.posts)
 
 
@@ -203,13 +205,13 @@ def order_table(layer: uniep.Layer, routing: Routing) -> Table:
     table.add_column("tasks", justify="right")
     for launch in layer.schedule.launches:
         for segment in launch.segments:
-            tasks, times, size = _segment(segment)
+            tasks, times, size = step_of(segment)
             here = size * evaluate(times, routing, 0, {})
             table.add_row(*map(Text, (launch.name, tasks, _text(times), str(here))))
     return table
 
 
-def _segment(segment: Segment) -> tuple[str, Expr, int]:
+def step_of(segment: Segment) -> tuple[str, Expr, int]:
     """The tasks that a segment repeats, how often it does, and their number."""
     match segment:
         case Slice(family=family, count=count):
@@ -248,15 +250,15 @@ def step(console: Console, what: str) -> Iterator[None]:
     console.print(f"[dim]{perf_counter() - start:5.1f} s[/]  {what}", highlight=False)
 
 
-def has_transformers(console: Console) -> bool:
-    """Whether transformers is here, in a version that lets others compute its experts."""
+def import_transformers(console: Console) -> str:
+    """Empty if transformers is here, in a version that lets others compute its experts; else what is missing."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the model is made from its config: there is nothing to fetch
     try:
         with step(console, "import transformers"):
             import transformers.integrations.moe  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    except ImportError as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def where(device: torch.device) -> str:
@@ -266,7 +268,7 @@ def where(device: torch.device) -> str:
 
 def tour(console: Console, target: str, folder: Path) -> Outcome:
     """Compile, run, and show what was compiled."""
-    with step(console, f"compile {_short(PROGRAM)}: passes, proof, source"):
+    with step(console, f"compile {_short(PROGRAM)}"):
         layer = uniep.compile(uniep.parse_file(PROGRAM), dims=DIMS, target=target, dtype="f32", schedule=SCHEDULE)
     console.print(f"         target {layer.target.name}: kernels run on {where(layer.device)}", highlight=False)
     outcome = run(layer, console)
@@ -302,8 +304,8 @@ def _short(path: Path) -> str:
 def main() -> int:
     """Runs the tour, and gives its exit status."""
     console = Console(width=None if sys.stdout.isatty() else 100)
-    if not has_transformers(console):
-        print("the demo needs transformers 5: pip install 'transformers>=5' (`make demo` does)", file=sys.stderr)
+    if missing := import_transformers(console):
+        print(f"the demo needs transformers 5 ({missing}): pip install 'transformers>=5'", file=sys.stderr)
         return 2
     torch.set_float32_matmul_precision("highest")  # no TF32 in the model that we compare with
     try:
