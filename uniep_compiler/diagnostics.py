@@ -66,6 +66,21 @@ CODES: Mapping[str, str] = MappingProxyType(
         # 04: limits.
         "UEP0401": "the compiler cannot build this yet",
         "UEP0402": "a call is too large",
+        "UEP0310": "a task does not stand exactly once in the order",
+        "UEP0311": "a task waits for one that does not stand before it",
+        "UEP0312": "a task waits for other ranks before the own rank has posted",
+        "UEP0313": "a wait's target is not the number of posts",
+        "UEP0314": "something may be read before it is written",
+        "UEP0315": "something may never be written",
+        "UEP0316": "something may be written twice, or by two tasks at once",
+        "UEP0317": "something may be overwritten before it is read",
+        "UEP0318": "a scope is too narrow",
+        "UEP0319": "a proxy fence is missing",
+        "UEP0320": "something is written through the async proxy",
+        "UEP0321": "an access or a post may lie outside",
+        "UEP0322": "signals share counters of the scoreboard",
+        "UEP0323": "memory of another rank is out of reach",
+        "UEP0324": "a schedule names something that is not there",
         # 05: compiler bugs.
         "UEP0501": "the compiler has a bug",
         # 06: run time.
@@ -78,6 +93,7 @@ CODES: Mapping[str, str] = MappingProxyType(
 """Every code with a short title of what went wrong."""
 
 _TAB_COLUMNS = 4
+_MAX_SHOWN = 50
 _MAX_LINE_COLUMNS = 200  # a longer line is shown only around its label
 
 
@@ -209,8 +225,10 @@ def explain(code: str) -> str:
 
 
 def render_all(diagnostics: Iterable[Diagnostic], source: Source | None = None) -> str:
-    """Several diagnostics as one text, a blank line between two."""
-    return "\n\n".join(diagnostic.render(source) for diagnostic in diagnostics)
+    """Several diagnostics as one text, a blank line between two. Of very many only the first are shown."""
+    found = tuple(diagnostics)
+    texts = [diagnostic.render(source) for diagnostic in found[:_MAX_SHOWN]]
+    return "\n\n".join([*texts, *([f"... and {len(found) - _MAX_SHOWN} more"] if len(found) > _MAX_SHOWN else [])])
 
 
 def _render(diagnostic: Diagnostic, source: Source | None) -> Iterable[str]:

@@ -186,9 +186,11 @@ def check_schedule(decl: ScheduleDecl, schedule: ScheduleBlock, graph: OpGraph) 
 
 def tiled_values(graph: OpGraph) -> tuple[str, ...]:
     """What a schedule may set tiles for: each GEMM by the name of its result, and the gradients of its operands."""
+    gemms = {op.results[0] for op in graph.ops if op.kind == "group_gemm"}
     found = []
     for op in graph.ops:
         if op.kind == "group_gemm":
-            rounds = [user.results[0] for user in graph.consumers(op.results[0]) if user.kind == "round"]
-            found += [*op.results, *rounds, *(f"grad({operand})" for operand in op.operands[:2])]
+            found += [*op.results, *(f"grad({operand})" for operand in op.operands[:2])]
+        elif op.kind == "round" and op.operands[0] in gemms:
+            found += op.results
     return tuple(dict.fromkeys(name for name in found if not re.fullmatch(r"(grad\()?_\d+\)?", name)))

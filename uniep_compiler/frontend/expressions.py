@@ -17,7 +17,7 @@ from uniep_compiler.frontend.sugar import SUGAR
 from uniep_compiler.frontend.syntax import Call, Expr
 from uniep_compiler.ir.op_table import OPS, OpInfo, Slot, SlotKind
 from uniep_compiler.ir.ops import Attr
-from uniep_compiler.ir.types import TensorType
+from uniep_compiler.ir.types import Dim, TensorType
 from uniep_compiler.source import Span
 
 Found = Result | Constant | None
@@ -52,6 +52,10 @@ class Expressions:
     scope: Scope
     bag: DiagnosticBag
     routed: dict[str, Result] = field(default_factory=dict)  # routes made for `dispatch(x, ids)`, by the ids
+    num_experts: Dim | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_experts = expert_dim(self.header)
 
     def wrong(self, code: str, message: str, span: Span, label: str, help_: str = "") -> None:
         """Adds an error."""
@@ -263,12 +267,11 @@ class Expressions:
         return found.value if found is not None else None
 
     def _experts(self, span: Span) -> str | None:
-        found = expert_dim(self.header)
-        if found is None:
+        if self.num_experts is None:
             help_ = "use the routes in a `group_gemm`, or declare them in the header as `routes[T, K, E]`"
             self.wrong("UEP0215", "nothing says how many experts there are", span, "routes to what?", help_)
             return None
-        return str(found)
+        return str(self.num_experts)
 
     def _routes_of(self, found: Result) -> Result | None:
         """The routes of ids, for `dispatch(x, ids)`; anything else as it is."""

@@ -19,6 +19,9 @@ from uniep_compiler.ir.ops import OpGraph, Value
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, Type
 from uniep_compiler.source import Span
 
+MAX_ERRORS = 50
+"""Errors of one layer that are looked for."""
+
 _ABOUT_NAMES = ("UEP0201", "UEP0202", "UEP0203", "UEP0204", "UEP0211", "UEP0213", "UEP0223", "UEP0224")
 
 
@@ -82,9 +85,13 @@ class _Lowering:
     builder: Builder = field(init=False)
     scope: Scope = field(init=False)
     expressions: Expressions = field(init=False)
+    default_dtype: DType = field(init=False)
 
     def __post_init__(self) -> None:
-        self.builder = Builder(bag=self.bag, rounding=self.rounding())
+        self.default_dtype, whose = default_dtype(self.header) or (DType.F32, "")
+        rounding = f"a name rounds to {self.default_dtype}{f', the dtype of `{whose}`,' if whose else ''}"
+        rounding += " unless it declares another: `h : f32 = ...`"
+        self.builder = Builder(bag=self.bag, rounding=rounding)
         self.scope = Scope(later=_definitions(self.decl))
         self.expressions = Expressions(header=self.header, builder=self.builder, scope=self.scope, bag=self.bag)
 
@@ -98,6 +105,8 @@ class _Lowering:
                     self.assign(statement)
                 case Return():
                     results = self.give_back(statement)
+            if len(self.bag.diagnostics) >= MAX_ERRORS:
+                return None
         self.bag.extend(check.check_return(self.decl))
         if not self.bag.errors:
             self.bag.extend(check.check_unused(self.decl, self.scope))
@@ -177,7 +186,7 @@ class _Lowering:
             return self.constant(target, found) if isinstance(found, Constant) else found
         type_ = self.builder.types[found.handle]
         if declared is None or (not isinstance(type_, RoutesType) and type_.dtype.is_float and declared.is_float):
-            return self.builder.round(found, declared or self.default_dtype(), target.span)
+            return self.builder.round(found, declared or self.default_dtype, target.span)
         message = f"{self.builder.show(type_)} cannot become {declared}"
         span = target.dtype.span if target.dtype is not None else target.span
         self.bag.add(error("UEP0208", message, span, "not a rounding", "remove the dtype"))
@@ -189,16 +198,6 @@ class _Lowering:
                 error("UEP0208", "a constant has no dtype", target.dtype.span, "it is f32", "remove the dtype")
             )
         return found
-
-    def default_dtype(self) -> DType:
-        found = default_dtype(self.header)
-        return found[0] if found is not None else DType.F32
-
-    def rounding(self) -> str:
-        """What to say where a dtype surprises."""
-        found = default_dtype(self.header)
-        whose = f", the dtype of `{found[1]}`," if found is not None else ""
-        return f"a name rounds to {self.default_dtype()}{whose} unless it declares another: `h : f32 = ...`"
 
     # The end of the layer.
 
