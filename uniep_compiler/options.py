@@ -49,7 +49,7 @@ class ScheduleOptions:
     """How a layer is scheduled. None means that the compiler chooses, from dims, dtype and target alone.
 
     `lanes`: comm lanes per rank; `chunk`: rows that a lane sends between posts; `group`: M tiles whose tasks share
-    weights in L2; `lag`: groups between a GEMM and the next one; `block`: tokens of a reduce task; `workers`: grid size.
+    weights in L2; `lag`: groups of tiles between a family and the one that reads it; `block`: tokens of a reduce task; `workers`: grid size.
     `tiles` maps a value's name to its (rows, columns, depth).
     """
 
@@ -61,7 +61,7 @@ class ScheduleOptions:
     lanes: int | None = None
     chunk: int = 16
     group: int = 8
-    lag: int = 2
+    lag: int | None = None
     block: int = 8
     workers: int | None = None
     tiles: tuple[tuple[str, tuple[int, int, int]], ...] = field(default=())

@@ -27,8 +27,10 @@ from uniep_compiler.ir.tasks import (
 from uniep_compiler.passes.build_tasks import EXPERT, FIRST_ROW, NUM_ROWS, ROUTE_AT, ROW_ROUTE, SOURCE
 from uniep_compiler.passes.settings import Settings
 
-PIECE_COLS = 256
-"""Columns that copies and reduces handle at a time."""
+REDUCE_COLS = 256
+"""Columns that a reduce handles at a time: its loads of all routes are in flight together."""
+COPY_COLS = 1024
+"""Columns that a copy handles at a time: each thread has several loads in flight."""
 
 LOCAL_NAMES = frozenset(
     """acc alive alive_too block cols column count depth expert first first_expert first_row first_token index inside item
@@ -213,9 +215,9 @@ def _body(family: Family, places: Places) -> tuple[dict[str, object], Mapping[Ex
             return _zero_body(family.body, places), {}
 
 
-def _piece(cols: int) -> int:
-    """Columns at a time: a power of two, at most `PIECE_COLS`."""
-    return min(PIECE_COLS, 1 << max(cols - 1, 0).bit_length())
+def _piece(cols: int, most: int = COPY_COLS) -> int:
+    """Columns at a time: a power of two, at most `most`."""
+    return min(most, 1 << max(cols - 1, 0).bit_length())
 
 
 def _origin_lines(
@@ -303,7 +305,7 @@ def _send_body(family: Family, body: CopyBody, places: Places) -> tuple[dict[str
 
 def _reduce_body(body: ReduceBody, places: Places) -> dict[str, object]:
     graph = places.schedule.graph
-    piece = _piece(body.cols)
+    piece = _piece(body.cols, REDUCE_COLS)
     inside = "" if body.cols % piece == 0 else f" & (cols < {body.cols})[None, :]"
     return {
         "block": body.block,

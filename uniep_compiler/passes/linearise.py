@@ -23,6 +23,10 @@ from uniep_compiler.options import Fuse
 from uniep_compiler.passes.settings import Settings
 
 
+IDS_APART = 4
+"""Ids per worker between a task and one that reads its result. On an H200, fewer than 3 made readers wait."""
+
+
 def linearise(graph: TaskGraph, settings: Settings) -> Schedule:
     """The schedule of `graph`: one launch (`fuse = layer`), two (`pairs`), or one per family (`none`)."""
     launches = tuple(
@@ -83,7 +87,7 @@ def _pipeline(tiled: list[Family], settings: Settings) -> tuple[Segment, ...]:
         return tuple(_whole(family) for family in tiled)
     group = settings.options.group
     groups = Sym("num_tiles") // group
-    lines = _lines(tiled, groups, settings.options.lag)
+    lines = _lines(tiled, groups, settings.options.lag or default_lag(tiled, settings))
     segments: list[Segment] = []
     for i in range(len(lines) - 1):  # ramp-up: lines 0..i run, until line i + 1 starts
         segments.append(_steps(lines[: i + 1], lines[i].lag, lines[i + 1].lag, group))
@@ -96,20 +100,36 @@ def _pipeline(tiled: list[Family], settings: Settings) -> tuple[Segment, ...]:
 
 
 def _lines(tiled: list[Family], groups: Expr, lag: int) -> list[_Line]:
-    """Lags add up along the families: a copy is one group ahead of its reader, a GEMM `lag` groups."""
+    """Lags add up along the families: each runs `lag` groups behind the one whose rows it reads."""
     lines: list[_Line] = []
     behind = 0
     for family in tiled:
-        per_tile = 1
-        for item in family.domain[1:]:
-            if not isinstance(item.extent, Int):
-                raise TypeError(f"{family.name} has no fixed number of tasks per tile")
-            per_tile *= item.extent.value
+        per_tile = _tasks_per_tile(family)
         lines.append(
             _Line(family=family.name, per_tile=per_tile, lag=minimum(Int(behind), groups) if behind else Int(0))
         )
-        behind += lag if family.role is Role.COMPUTE else 1
+        behind += lag
     return lines
+
+
+def _tasks_per_tile(family: Family) -> int:
+    """Tasks that a family has for each M tile."""
+    per_tile = 1
+    for item in family.domain[1:]:
+        if not isinstance(item.extent, Int):
+            raise TypeError(f"{family.name} has no fixed number of tasks per tile")
+        per_tile *= item.extent.value
+    return per_tile
+
+
+def default_lag(tiled: list[Family], settings: Settings) -> int:
+    """Groups between a family and its reader, so that nobody waits for a task that is still running.
+
+    Each worker runs one task and holds the id of its next, so at least two ids per worker are in flight; tasks differ in
+    length, so a reader stands `IDS_APART` ids per worker behind.
+    """
+    per_group = settings.options.group * sum(_tasks_per_tile(family) for family in tiled)
+    return max(1, -(-IDS_APART * settings.target.workers // per_group))
 
 
 def _steps(lines: list[_Line], start: Expr, stop: Expr, group: int) -> Segment:
