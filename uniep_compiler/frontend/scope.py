@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label
 from uniep_compiler.frontend import syntax
 from uniep_compiler.frontend.syntax import Ident, MoeDecl, TypeExpr
-from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType, Type, dims_of
+from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.source import Span
 
 _OTHER_SPELLINGS: Mapping[str, DType] = {
@@ -39,19 +39,18 @@ class Header:
     decl: MoeDecl
     bag: DiagnosticBag
     params: dict[str, Type] = field(default_factory=dict)
+    dims: frozenset[str] = field(init=False)  # that parameters name, of wrong types too: one mistake is one error
 
     def __post_init__(self) -> None:
+        exprs = [expr for param in self.decl.params for expr in param.type.dims if not isinstance(expr, syntax.Call)]
+        names = [inner for expr in exprs for inner in syntax.walk(expr)]
+        self.dims = frozenset(expr.name for expr in names if isinstance(expr, syntax.NameExpr))
         by_routes_first = sorted(self.decl.params, key=lambda param: _is_rows(param.type))
         for param in by_routes_first:
             type_ = self.resolve(param.type, self.params)
             if type_ is not None:
                 self.params[param.name.name] = type_
         self.params = {p.name.name: self.params[p.name.name] for p in self.decl.params if p.name.name in self.params}
-
-    @property
-    def dims(self) -> frozenset[str]:
-        """Every dim that a parameter names."""
-        return frozenset(name for type_ in self.params.values() for dim in dims_of(type_) for name in dim.names)
 
     def resolve(self, expr: TypeExpr, values: Mapping[str, Type]) -> Type | None:
         """The type that `expr` stands for; `values` are what `rows(...)` may name. None if it is wrong."""
