@@ -11,7 +11,8 @@ from torch import Tensor
 
 from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.ir.ops import OpGraph, Value
-from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType
+from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType, Type
+from uniep_compiler.runtime.plan import PlanShape
 from uniep_compiler.runtime.routes import Routes
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
@@ -41,7 +42,7 @@ def argument_error(message: str, help_text: str = "") -> UniepError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankArguments:
-    """One rank's arguments, checked: by parameter name, and the number of its tokens."""
+    """One rank's arguments, checked: by parameter name, and the number of its tokens. Nothing is copied yet."""
 
     values: Mapping[str, Tensor | Routes]
     tokens: int
@@ -97,8 +98,20 @@ class Signature:
         """
         self.check_count(args)
         call = _Call(signature=self, device=device, num_experts=num_experts, where=where)
-        values = {param.name: call.take(param, arg) for param, arg in zip(self.ops.params, args, strict=True)}
-        return RankArguments(values=values, tokens=call.tokens or 0)
+        # Routes first: they say how many tokens and rows there are.
+        named = sorted(zip(self.ops.params, args, strict=True), key=lambda pair: not isinstance(pair[1], Routes))
+        checked = {param.name: call.take(param, arg) for param, arg in named}
+        return RankArguments(
+            values={param.name: checked[param.name] for param in self.ops.params}, tokens=call.tokens or 0
+        )
+
+    def lay_out(self, rank: RankArguments) -> dict[str, Tensor | Routes]:
+        """The arguments as kernels read them. Small or odd ones are copied; expert weights never are."""
+        kinds = {param.name: param.type for param in self.ops.params}
+        return {
+            name: value if isinstance(value, Routes) else _laid_out(self.roles[name], kinds[name], value)
+            for name, value in rank.values.items()
+        }
 
     def check_count(self, args: Sequence[object]) -> None:
         """UEP0601 unless there is one argument per parameter."""
@@ -117,9 +130,10 @@ class _Call:
         self.num_experts = num_experts
         self.where = where
         self.tokens: int | None = None
+        self.rows: int | None = None
 
     def take(self, param: Value, arg: object) -> Tensor | Routes:
-        """The argument as kernels read it."""
+        """The argument, if it fits."""
         name, role = f"`{param.name}`{self.where}", self.signature.roles[param.name]
         if isinstance(param.type, RoutesType):
             return self._take_routes(name, arg)
@@ -130,9 +144,16 @@ class _Call:
                 f"{name} is on {arg.device}, but the layer runs on {self.device}",
                 f"move it there: {param.name}.to('{self.device}')",
             )
+        if arg.layout is not torch.strided:
+            raise argument_error(f"{name} has layout {arg.layout}", f"pass a dense tensor: {param.name}.to_dense()")
         self._check_dtype(name, role, param.type, arg)
         self._check_shape(name, role, param.type, arg)
-        return _laid_out(name, role, param.type, arg.detach())
+        if role is ParamRole.EXPERTS and not arg.is_contiguous():
+            raise argument_error(
+                f"{name} is not contiguous: its strides are {tuple(arg.stride())}",
+                "copying weights on each call would cost more than the layer: call .contiguous() once",
+            )
+        return arg.detach()
 
     def _take_routes(self, name: str, arg: object) -> Routes:
         if not isinstance(arg, Routes):
@@ -145,7 +166,7 @@ class _Call:
             raise argument_error(f"{name} has {have}, but the layer was compiled for {want}")
         if _place(arg.plan.storage.device) != _place(self.device):
             raise argument_error(f"{name} is on {arg.plan.storage.device}, but the layer runs on {self.device}")
-        self.tokens = shape.total_tokens
+        self.tokens, self.rows = shape.tokens[arg.rank], shape.rows_bound
         return arg
 
     def _check_dtype(self, name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> None:
@@ -153,7 +174,7 @@ class _Call:
             case ParamRole.IDS:
                 allowed: tuple[torch.dtype, ...] = (torch.int32, torch.int64)
             case ParamRole.ROUTE_WEIGHTS:
-                allowed = (torch.float32, torch.bfloat16, torch.float16)
+                allowed = _WIDENED_BY[kind.dtype]
             case _:
                 allowed = (TORCH_DTYPES[kind.dtype],)
         if arg.dtype not in allowed:
@@ -166,7 +187,7 @@ class _Call:
         if role is ParamRole.EXPERTS:
             want[0] = self.num_experts
         if isinstance(kind, RowsType):
-            want.insert(0, None if self.tokens is None else self.tokens * self.signature.topk)
+            want.insert(0, self.rows)
         have = tuple(arg.shape)
         if len(have) != len(want) or any(w not in (None, h) for w, h in zip(want, have, strict=True)):
             token = self.signature.token
@@ -183,26 +204,53 @@ class _Call:
         return dim.value({**self.signature.dims, self.signature.token: self.tokens})
 
 
+_WIDENED_BY: Mapping[DType, tuple[torch.dtype, ...]] = {
+    DType.F32: (torch.float32, torch.bfloat16, torch.float16),
+    DType.BF16: (torch.bfloat16,),
+    DType.F16: (torch.float16,),
+}
+"""The dtypes whose every value a router weight of that type can hold."""
+
+
 def _place(device: torch.device) -> tuple[str, int]:
     return device.type, device.index or 0
 
 
-def _laid_out(name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> Tensor:
-    """The argument in the layout that kernels read. Small or odd ones are copied; expert weights never are."""
+def _laid_out(role: ParamRole, kind: Type, arg: Tensor) -> Tensor:
     match role:
-        case ParamRole.EXPERTS if not arg.is_contiguous():
-            raise argument_error(
-                f"{name} is not contiguous: its strides are {tuple(arg.stride())}",
-                "copying weights on each call would cost more than the layer: call .contiguous() once",
-            )
         case ParamRole.EXPERTS:
             return arg
         case ParamRole.TOKENS:
             return dense_rows(arg)
-        case ParamRole.ROUTE_WEIGHTS:
+        case ParamRole.ROUTE_WEIGHTS if isinstance(kind, TensorType):
             return arg.to(TORCH_DTYPES[kind.dtype]).contiguous()
         case _:
             return arg.contiguous()
+
+
+def merge_arguments(ranks: Sequence[Mapping[str, Tensor | Routes]]) -> dict[str, Tensor]:
+    """The tensors of all ranks as one each: tokens, rows and experts, one rank after the other."""
+    merged: dict[str, Tensor] = {}
+    for name in ranks[0]:
+        parts = [part for rank in ranks if isinstance(part := rank[name], Tensor)]
+        if parts:
+            merged[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return merged
+
+
+def check_routes(routes: Sequence[Routes], shape: PlanShape, placement: tuple[int, ...]) -> None:
+    """UEP0601 unless the ranks' routes were made by one call, and for what the called layer needs."""
+    made = routes[0]
+    for rank, mine in enumerate(routes):
+        if mine.rank != rank or mine.plan.storage.data_ptr() != made.plan.storage.data_ptr():
+            raise argument_error("the ranks' routes are not those of one call, in order", "pass the list as it came")
+    if made.placement != placement:
+        raise argument_error(f"routes are for the placement {made.placement}, but the layer has {placement}")
+    if made.plan.shape != shape:
+        raise argument_error(
+            f"routes are for {made.plan.shape}, but the layer needs {shape}",
+            "compile both layers for the same target, group, dtype and `block`",
+        )
 
 
 def dense_rows(x: Tensor) -> Tensor:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from uniep_compiler.codegen import state_layout as layout
 from uniep_compiler.codegen.state_layout import ErrorKind
 from uniep_compiler.compiler import Compiled
 from uniep_compiler.diagnostics import Diagnostic, HangError, Label, UniepError
+from uniep_compiler.runtime.workspace import Workspace
 
 
-def raise_if_failed(record: Tensor, compiled: Compiled) -> None:
-    """Raise what the record says, and clear it. Nothing happens if it is empty.
+def raise_if_failed(workspace: Workspace) -> None:
+    """Raise what the kernels of a workspace have reported, and clear that. Nothing happens if there is nothing.
 
     HangError (UEP0602) names task, signal, expected and seen value, rank and source line; UEP0603 is an expert id that
     is neither -1 nor an expert.
     """
-    words = [int(word) for word in record.tolist()]
-    if words[layout.ERROR_KIND] == ErrorKind.NONE:
+    record = next(workspace.failures(), None)
+    if record is None:
         return
-    record.zero_()
+    words, compiled = [int(word) for word in record.words.tolist()], record.compiled
+    record.words.zero_()
     match ErrorKind(words[layout.ERROR_KIND]):
         case ErrorKind.HANG:
             raise HangError([_hang(words, compiled)], compiled.settings.source)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -79,9 +81,8 @@ class Call:
         buffers = self._buffers()
         values = self._values(buffers)
         arguments = self.compiled.forward.view.arguments
-        device = self.workspace.device
         options = {"num_warps": NUM_WARPS, "num_stages": NUM_STAGES, "enable_fp_fusion": False}
-        with interpreter_lock if device.type == "cpu" else torch.cuda.device(device):
+        with _launching(self.workspace.device):
             for launch in self.compiled.forward.view.launches:
                 getattr(self.module, launch.name)[(self.workers,)](*(values[name] for name in arguments), **options)
         return {b.name: buffers[b.name] for b in self._graph_buffers() if b.kind is BufferKind.OUTPUT}
@@ -121,7 +122,7 @@ class Call:
             "state": self.workspace.state,
             "scoreboard": self.workspace.board,
             "board_capacity": self.workspace.board_capacity,
-            "error": self.workspace.error,
+            "error": self.workspace.record_of(self.compiled),
             "time_limit": self.time_limit_ns,
             "tokens": shape.tokens[0],
             "rows_bound": shape.rows_bound,
@@ -141,6 +142,17 @@ class Call:
             tensor = buffers[view.buffer]
             values[view.name] = TensorDescriptor.from_tensor(tensor.view(-1, tensor.shape[-1]), list(view.block))
         return values
+
+
+@contextmanager
+def _launching(device: torch.device) -> Iterator[None]:
+    """What holds while kernels are launched. Interpreted ones take NaN and infinities as silently as a GPU does."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+    else:
+        with interpreter_lock, np.errstate(all="ignore"):
+            yield
 
 
 def _aligned(num_bytes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 
 import torch
@@ -18,15 +19,22 @@ from uniep_compiler.frontend.parse import Program
 from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.ir.schedule import Schedule
-from uniep_compiler.ir.tasks import TaskGraph
-from uniep_compiler.ir.types import DType, RoutesType
+from uniep_compiler.ir.tasks import BufferKind, TaskGraph
+from uniep_compiler.ir.types import DType, RoutesType, RowsType
 from uniep_compiler.passes.build_tasks import result_buffer
 from uniep_compiler.passes.target import TARGETS, Target, find_target
-from uniep_compiler.runtime.arguments import RankArguments, Signature, argument_error
+from uniep_compiler.runtime.arguments import (
+    TORCH_DTYPES,
+    RankArguments,
+    Signature,
+    argument_error,
+    check_routes,
+    merge_arguments,
+)
 from uniep_compiler.runtime.errors import raise_if_failed
 from uniep_compiler.runtime.launch import Call, CallShape
 from uniep_compiler.runtime.modules import load_module
-from uniep_compiler.runtime.plan import PlanShape, allocate_plan, run_plan
+from uniep_compiler.runtime.plan import Plan, PlanShape, allocate_plan, run_plan
 from uniep_compiler.runtime.reference import run_reference
 from uniep_compiler.runtime.routes import Routes
 from uniep_compiler.runtime.workspace import Workspace, workspace_of
@@ -59,6 +67,8 @@ def compile(
     The compiler's work is done and checked here; kernels are built on the first call. Raises UniepError with everything
     that is wrong with the program, the dims or the options.
     """
+    if group is not None and not isinstance(group, VirtualGroup):
+        raise argument_error(f"group has to be uniep.virtual_group(n) or None, not {type(group).__name__}")
     ops = lower(program)
     bound = bind_dims(ops, dims, program)
     if dtype is not None and _dtype(dtype) is not compiler.row_dtype(ops):
@@ -226,12 +236,17 @@ class Layer:
         ranks = self._rank_arguments(args, device)
         workspace = workspace_of(device)
         with workspace.lock:
-            self._raise_if_failed(workspace)
-            results = self._run(ranks, device, workspace)
+            raise_if_failed(workspace)
+            try:
+                results = self._run(ranks, device, workspace)
+            except BaseException:
+                with suppress(RuntimeError):  # a device that is lost cannot be reset either
+                    workspace.reset()
+                raise
             if self.debug and device.type == "cuda":
                 torch.cuda.synchronize(device)
             if self.debug or device.type == "cpu":
-                self._raise_if_failed(workspace)
+                raise_if_failed(workspace)
         return results[0] if len(results) == 1 else results
 
     def check(self) -> None:
@@ -239,7 +254,9 @@ class Layer:
         device = self.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        self._raise_if_failed(workspace_of(device))
+        workspace = workspace_of(device)
+        with workspace.lock:
+            raise_if_failed(workspace)
 
     def reference(self, *args: object, dtype: torch.dtype | None = None) -> object:
         """The same program in plain PyTorch, on one rank's arguments. With `dtype`, computed in it, never rounded."""
@@ -270,12 +287,15 @@ class Layer:
         )
 
     def _run(self, ranks: tuple[RankArguments, ...], device: torch.device, workspace: Workspace) -> tuple[object, ...]:
-        compiled = self._compiled_for(max(rank.tokens for rank in ranks))
-        inputs = merge_arguments([rank.values for rank in ranks])
         tokens = tuple(rank.tokens for rank in ranks)
+        compiled = self._compiled_for(max(tokens))
         shape = self._plan_shape(compiled, tokens)
-        tables = self._tables(tokens, device)
-        routes = self._routes(compiled, shape, inputs, tables, workspace)
+        inputs = merge_arguments([self._signature.lay_out(rank) for rank in ranks])
+        tables = {**self._tables(tokens, device), **self._ids(inputs)}
+        passed = [value for rank in ranks for value in rank.values.values() if isinstance(value, Routes)]
+        if passed:
+            check_routes(passed, shape, self.placement)
+        plan = passed[0].plan if passed else self._make_plan(compiled, shape, tables, workspace)
         if shape.total_tokens == 0:
             outputs = self._empty_outputs(compiled, shape, device)
         else:
@@ -283,15 +303,15 @@ class Layer:
                 compiled=compiled,
                 module=load_module(compiled.forward.source, f"{self.ops.name}_forward", self.target.interpreted),
                 shape=CallShape(plan=shape),
-                plan=routes.plan,
-                inputs={name: value for name, value in inputs.items() if isinstance(value, Tensor)},
-                tables={**tables, **self._ids(inputs)},
+                plan=plan,
+                inputs=inputs,
+                tables=tables,
                 workspace=workspace,
                 time_limit_ns=int(self.timeout * 1e9),
                 workers=self._workers(compiled, device),
             )
             outputs = call.run()
-        return tuple(self._result(name, outputs, routes, tokens) for name in self.ops.results)
+        return tuple(self._result(name, outputs, plan) for name in self.ops.results)
 
     def _plan_shape(self, compiled: Compiled, tokens: tuple[int, ...]) -> PlanShape:
         graph = compiled.schedule.graph
@@ -303,37 +323,30 @@ class Layer:
             raise UniepError([Diagnostic(code="UEP0402", message=str(error), help="split the batch")]) from None
 
     def _tables(self, tokens: tuple[int, ...], device: torch.device) -> dict[str, Tensor]:
-        return {"token_start": _prefix(tokens, device), "expert_first": _prefix(self.placement, device)}
+        """Where each rank's experts and tokens start. One rank's tokens start at 0, so no table is made per call."""
+        tables = {"expert_first": _prefix(self.placement, device)}
+        return tables if self.group is None else {**tables, "token_start": _prefix(tokens, device)}
 
-    def _ids(self, inputs: Mapping[str, Tensor | Routes]) -> dict[str, Tensor]:
+    def _ids(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The expert ids under the name that kernels know them by."""
-        name = next((op.operands[0] for op in self.ops.ops if op.kind == "route"), None)
-        ids = None if name is None else inputs[name]
-        return {"experts": ids} if isinstance(ids, Tensor) else {}
+        ids = [inputs[op.operands[0]] for op in self.ops.ops if op.kind == "route"]
+        return {"experts": ids[0]} if ids else {}
 
-    def _routes(
-        self,
-        compiled: Compiled,
-        shape: PlanShape,
-        inputs: Mapping[str, Tensor | Routes],
-        tables: Mapping[str, Tensor],
-        workspace: Workspace,
-    ) -> Routes:
-        """The routes that were passed in, or those that the plan makes of the ids."""
-        passed = [value for value in inputs.values() if isinstance(value, Routes)]
-        if passed:
-            return passed[0]
+    def _make_plan(
+        self, compiled: Compiled, shape: PlanShape, tables: Mapping[str, Tensor], workspace: Workspace
+    ) -> Plan:
+        """The plan for the ids, on its way."""
         plan = allocate_plan(shape, workspace.device)
         run_plan(
             load_module(compiled.plan_source, f"{self.ops.name}_plan", self.target.interpreted),
             plan,
-            self._ids(inputs)["experts"],
+            tables["experts"],
             state=workspace.state,
-            error=workspace.error,
-            token_start=tables["token_start"],
+            error=workspace.record_of(compiled),
+            token_start=tables.get("token_start"),
             expert_first=tables["expert_first"],
         )
-        return Routes(plan=plan)
+        return plan
 
     def _workers(self, compiled: Compiled, device: torch.device) -> int:
         if compiled.settings.options.workers is not None:
@@ -341,9 +354,6 @@ class Layer:
         return 1 if device.type == "cpu" else _num_multiprocessors(device)
 
     def _empty_outputs(self, compiled: Compiled, shape: PlanShape, device: torch.device) -> dict[str, Tensor]:
-        from uniep_compiler.ir.tasks import BufferKind
-        from uniep_compiler.runtime.arguments import TORCH_DTYPES
-
         sizes = CallShape(plan=shape)
         return {
             buffer.name: torch.empty(sizes.buffer_shape(buffer), dtype=TORCH_DTYPES[buffer.dtype], device=device)
@@ -351,26 +361,18 @@ class Layer:
             if buffer.kind is BufferKind.OUTPUT
         }
 
-    def _result(self, name: str, outputs: Mapping[str, Tensor], routes: Routes, tokens: tuple[int, ...]) -> object:
-        if isinstance(self.ops.types[name], RoutesType):
-            return routes
+    def _result(self, name: str, outputs: Mapping[str, Tensor], plan: Plan) -> object:
+        """A result as the caller gets it: under a group, the list of the ranks' parts."""
+        shape, kind = plan.shape, self.ops.types[name]
+        if isinstance(kind, RoutesType):
+            routes = [Routes(plan=plan, placement=self.placement, rank=rank) for rank in range(shape.ranks)]
+            return routes[0] if self.group is None else routes
         out = outputs[result_buffer(self.ops, name)]
-        return out if self.group is None else list(torch.split(out, list(tokens)))
-
-    def _raise_if_failed(self, workspace: Workspace) -> None:
-        if workspace.failed:
-            raise_if_failed(workspace.error, self._default)
-
-
-def merge_arguments(ranks: Sequence[Mapping[str, Tensor | Routes]]) -> dict[str, Tensor | Routes]:
-    """The arguments of all ranks as one: tokens, and experts, one rank after the other."""
-    if len(ranks) == 1:
-        return dict(ranks[0])
-    merged: dict[str, Tensor | Routes] = {}
-    for name in ranks[0]:
-        parts = [rank[name] for rank in ranks]
-        merged[name] = torch.cat([part for part in parts if isinstance(part, Tensor)])
-    return merged
+        if self.group is None:
+            return out
+        if isinstance(kind, RowsType):
+            return list(out.reshape(shape.ranks, shape.rows_bound, out.shape[1]))
+        return list(torch.split(out, list(shape.tokens)))
 
 
 @cache
