@@ -1,0 +1,131 @@
+"""`uniepc run`: random and given inputs, on one rank and several, against the reference."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+DIMS = ("--dims", "H=32,I=16,E=4,K=2", "--target", "cpu", "--tokens", 9)
+
+
+def results(done):
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)["results"]
+
+
+def test_it_runs_and_compares(uniepc, example):
+    done = uniepc("run", example, *DIMS)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "same bits" in done.stdout
+    assert done.stdout.endswith("right\n")
+    (out,) = results(uniepc("run", example, *DIMS, "--json"))
+    assert (out["name"], out["shape"], out["dtype"]) == ("out", [9, 32], "bfloat16")
+    assert out["same_bits"]
+    assert 1e-4 < out["relative_error"] <= out["tolerance"] == 1e-2
+
+
+def test_all_numbers_of_ranks_give_the_same_bits(uniepc, example):
+    digests = {
+        results(uniepc("run", example, *DIMS, *ranks, "--json"))[0]["sha256"]
+        for ranks in ((), ("--ranks", 2), ("--ranks", 3))
+    }
+    assert len(digests) == 1
+
+
+def test_the_seed_makes_the_inputs(uniepc, example):
+    digests = [results(uniepc("run", example, *DIMS, "--seed", seed, "--json"))[0]["sha256"] for seed in (1, 1, 2)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_other_dtypes(uniepc, example):
+    (out,) = results(uniepc("run", example, *DIMS, "--dtype", "f32", "--json"))
+    assert out["relative_error"] <= 1e-6
+    assert (out["dtype"], out["tolerance"]) == ("float32", 1e-5)
+
+
+def test_no_tokens(uniepc, example):
+    (out,) = results(uniepc("run", example, *DIMS[:-1], 0, "--json"))
+    assert (out["shape"], out["relative_error"]) == ([0, 32], 0.0)
+
+
+def test_a_layer_that_returns_routes_and_rows(uniepc, example):
+    options = ("--dims", "H=32,N=16,E=4,K=2", "--target", "cpu", "--tokens", 5, "--json")
+    (rows,) = results(uniepc("run", example.with_name("dispatch_gemm.uniep"), *options))
+    assert rows["shape"] == [10, 16]
+
+
+def test_a_wrong_result_is_an_error(uniepc, example, monkeypatch):
+    from uniep_compiler.runtime.layer import Layer
+
+    right = Layer.reference
+    monkeypatch.setattr(Layer, "reference", lambda *args, **options: right(*args, **options) * 1.1)
+    done = uniepc("run", example, *DIMS)
+    assert done.exit_code == 1
+    assert "WRONG" in done.stdout
+    assert not json.loads(uniepc("run", example, *DIMS, "--json").stdout)["ok"]
+
+
+def test_a_target_that_is_not_here(uniepc, example):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    for target in ("cuda", "sm_90"):
+        done = uniepc("run", example, *DIMS[:2], "--target", target)
+        assert done.exit_code == 2
+        assert "PyTorch sees no GPU" in done.stderr
+
+
+def test_routes_cannot_be_made_up(uniepc, example):
+    done = uniepc("run", example.with_name("gemm_combine.uniep"), "--dims", "H=32,I=16,E=4,K=2", "--target", "cpu")
+    assert done.exit_code == 2
+    assert "takes routes or rows (r, a)" in done.stderr
+
+
+# -- inputs from a file ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def save(tmp_path):
+    torch_file = pytest.importorskip("safetensors.torch")
+
+    def write(**tensors):
+        torch_file.save_file(tensors, path := tmp_path / "inputs.safetensors")
+        return path
+
+    return write
+
+
+def test_tensors_of_a_file_stand_for_parameters(uniepc, example, save):
+    path = save(x=torch.zeros(7, 32, dtype=torch.bfloat16))
+    done = uniepc("run", example, *DIMS[:-2], "--inputs", path, "--json")
+    (out,) = results(done)
+    assert json.loads(done.stdout)["tokens"] == 7
+    assert (out["shape"], out["relative_error"]) == ([7, 32], 0.0)
+    split = results(uniepc("run", example, *DIMS[:-2], "--inputs", path, "--ranks", 2, "--json"))
+    assert split[0]["sha256"] == out["sha256"]
+
+
+def test_a_file_that_does_not_fit(uniepc, example, save, tmp_path):
+    cases = {
+        "`xx`, but `qwen3_moe` has no such parameter": {"xx": torch.zeros(7, 32, dtype=torch.bfloat16)},
+        "`w2` has shape [4, 32, 8], but has to be [4, 32, 16]": {"w2": torch.zeros(4, 32, 8, dtype=torch.bfloat16)},
+        "`x` is float32, but the program says bf16[T, H]": {"x": torch.zeros(9, 32)},
+        "--tokens is 9, but": {"x": torch.zeros(7, 32, dtype=torch.bfloat16)},
+        "expert id 4 of token 0": {"experts": torch.full((9, 2), 4, dtype=torch.int32)},
+    }
+    for message, tensors in cases.items():
+        done = uniepc("run", example, *DIMS, "--inputs", save(**tensors))
+        assert done.exit_code == 2
+        assert message in done.stderr
+    for path, reason in ((tmp_path / "none", "o such file"), (example, "cannot read"), (tmp_path, "cannot read")):
+        done = uniepc("run", example, *DIMS, "--inputs", path)
+        assert done.exit_code == 2
+        assert reason in done.stderr
+
+
+def test_safetensors_may_be_missing(uniepc, example, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    done = uniepc("run", example, *DIMS, "--inputs", tmp_path / "none")
+    assert done.exit_code == 2
+    assert "pip install safetensors" in done.stderr

@@ -1,0 +1,84 @@
+"""`uniepc show`: each level as text, and each state between passes."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+import pytest
+
+from uniep_compiler.ir.ops_text import print_ops, read_ops
+from uniep_compiler.passes.pipeline import PASS_NAMES
+
+DIMS = ("--dims", "H=64,I=32,E=8,K=2")
+
+
+def test_ops_read_back(uniepc, example):
+    done = uniepc("show", example, *DIMS, "--stage", "ops")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert print_ops(read_ops(done.stdout)) == done.stdout
+
+
+@pytest.mark.parametrize("stage", ["tasks", "schedule"])
+def test_tasks_and_schedule_name_families_and_signals(uniepc, example, stage):
+    done = uniepc("show", example, *DIMS, "--stage", stage, "--ranks", 2)
+    assert done.exit_code == 0
+    for word in ("send_xs", "relay_xs", "gemm_a", "reduce_out", "a_ready"):
+        assert word in done.stdout
+
+
+def test_every_pass_can_be_looked_behind(uniepc, example):
+    texts = {name: uniepc("show", example, *DIMS, "--ranks", 2, "--after", name).stdout for name in PASS_NAMES}
+    assert all(texts.values())
+    assert "relay_xs" not in texts["build_tasks"]
+    assert "relay_xs" in texts["insert_relays"]
+    assert texts["assign_signals"] == uniepc("show", example, *DIMS, "--ranks", 2, "--stage", "tasks").stdout
+    assert texts[PASS_NAMES[-1]] == uniepc("show", example, *DIMS, "--ranks", 2, "--stage", "schedule").stdout
+
+
+@pytest.mark.parametrize(("module", "function"), [("forward", "def forward("), ("plan", "def plan_place(")])
+def test_source_is_a_module(uniepc, example, module, function):
+    done = uniepc("show", example, *DIMS, "--stage", "source", "--module", module)
+    ast.parse(done.stdout)
+    assert function in done.stdout
+
+
+def test_json_holds_the_text(uniepc, example):
+    shown = json.loads(uniepc("show", example, *DIMS, "--stage", "ops", "--json").stdout)
+    assert shown["text"] == uniepc("show", example, *DIMS, "--stage", "ops").stdout
+    assert (shown["stage"], shown["after"]) == ("ops", None)
+
+
+@pytest.mark.parametrize(("stage", "mark"), [("ttgir", "ttg."), ("ptx", ".target sm_80")])
+def test_assembly(uniepc, example, stage, mark):
+    done = uniepc("show", example, *DIMS, "--stage", stage, "--target", "sm_80")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("// kernel forward\n")
+    assert mark in done.stdout
+
+
+USAGE = {
+    "nothing to show": ((), "say either --stage or --after"),
+    "two things": (("--stage", "ops", "--after", "linearise"), "say either --stage or --after"),
+    "a pass": (("--after", "linearize"), "did you mean `linearise`?"),
+    "no pass at all": (("--after", "xyzzy"), "passes are build_tasks, "),
+    "a stage": (("--stage", "sass"), "Invalid value for '--stage'"),
+    "interpreted": (("--stage", "ptx", "--target", "cpu"), "say --target sm_90"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_usage_is_explained(uniepc, example, name):
+    options, message = USAGE[name]
+    done = uniepc("show", example, *DIMS, *options)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_module_that_is_not_there(uniepc, example):
+    done = uniepc("show", example.with_name("gemm_combine.uniep"), "--dims", "H=64,I=32,E=8,K=2")
+    assert done.exit_code == 2
+    dims = ("--dims", "H=64,I=32,E=8,K=2", "--stage", "source", "--module", "plan")
+    done = uniepc("show", example.with_name("gemm_combine.uniep"), *dims)
+    assert done.exit_code == 2
+    assert "`gemm_combine` has no module `plan`" in done.stderr

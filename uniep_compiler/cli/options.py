@@ -1,0 +1,117 @@
+"""The options that commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uniep_compiler.cli.failures import UsageError
+from uniep_compiler.transports.virtual import MAX_RANKS
+
+
+class RowDType(StrEnum):
+    """Element types that rows can have."""
+
+    BF16 = "bf16"
+    F16 = "f16"
+    F32 = "f32"
+
+
+File = Annotated[Path, typer.Argument(help="The program, a .uniep file.", metavar="FILE", show_default=False)]
+Moe = Annotated[str | None, typer.Option("--moe", metavar="NAME", help="Which layer, if the file has several.")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dims", metavar="H=..,I=..", help="A number for every dim but that of tokens. May be repeated."),
+]
+AnyTarget = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="sm_80, sm_90, sm_100, or cpu for Triton's interpreter; cuda is the GPU of this machine, "
+        "and auto that or the interpreter.",
+    ),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option("--ranks", min=1, max=MAX_RANKS, help="Build for a virtual group of so many ranks on one device."),
+]
+DTypeOption = Annotated[
+    RowDType | None, typer.Option("--dtype", help="Element type of rows and weights, in place of the program's.")
+]
+ScheduleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--schedule",
+        metavar="KEY=VALUE",
+        help="A key of a schedule block that goes over the program's, such as relay=copy or 'tile(h)=(128,256,64)'. "
+        "May be repeated.",
+    ),
+]
+WhenTokens = Annotated[
+    int | None,
+    typer.Option("--tokens", min=0, help="The number of tokens that decides which schedule block applies."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+_NUMBER = re.compile(r"[+-]?\d+")
+_PAIR = re.compile(r"\s*(?P<key>[A-Za-z_]\w*(?:\(.*\))?)\s*=\s*(?P<value>.*?)\s*")
+_TILE = re.compile(r"tile\(\s*(?P<value>.+?)\s*\)")
+
+
+def read_dims(texts: Sequence[str]) -> dict[str, int]:
+    """The dims of texts such as `H=2048,I=768`. UsageError for anything else."""
+    dims: dict[str, int] = {}
+    for key, value in _pairs(texts, "--dims", "H=2048,I=768"):
+        if not key.isidentifier() or not _NUMBER.fullmatch(value):
+            raise UsageError(f"--dims: `{key}={value}` is not a name and an integer", "write --dims H=2048,I=768")
+        if key in dims:
+            raise UsageError(f"--dims: `{key}` is given twice")
+        dims[key] = int(value)
+    return dims
+
+
+def read_schedule(texts: Sequence[str]) -> dict[str, object]:
+    """Schedule keys of texts such as `relay=copy` and `tile(h)=(128,256,64)`. The compiler checks keys and values."""
+    values: dict[str, object] = {}
+    tiles: dict[str, tuple[int, ...]] = {}
+    for key, value in _pairs(texts, "--schedule", "relay=copy"):
+        if tile := _TILE.fullmatch(key):
+            tiles[tile["value"]] = _shape(key, value)
+        else:
+            values[key] = int(value) if _NUMBER.fullmatch(value) else value
+    return {**values, "tiles": tiles} if tiles else values
+
+
+def _pairs(texts: Sequence[str], option: str, example: str) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        for part in _split(text):
+            pair = _PAIR.fullmatch(part)
+            if pair is None or not pair["value"]:
+                raise UsageError(f"{option}: `{part.strip()}` is not NAME=VALUE", f"write {option} {example}")
+            yield pair["key"], pair["value"]
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that stand outside of parentheses."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _shape(key: str, value: str) -> tuple[int, ...]:
+    numbers = [number.strip() for number in value.removeprefix("(").removesuffix(")").split(",")]
+    if len(numbers) != 3 or not all(map(_NUMBER.fullmatch, numbers)):
+        message = f"--schedule: `{key}={value}` is not a tile of rows, columns and depth"
+        raise UsageError(message, f"write '--schedule {key}=(128,256,64)', quoted")
+    return tuple(map(int, numbers))

@@ -1,0 +1,136 @@
+"""`uniepc show`: every level of the IR, and every state between two passes, as text."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from uniep_compiler.cli.failures import UsageError, guarded
+from uniep_compiler.cli.options import (
+    AnyTarget,
+    AsJson,
+    Dims,
+    DTypeOption,
+    File,
+    Moe,
+    Ranks,
+    ScheduleOption,
+    WhenTokens,
+)
+from uniep_compiler.cli.output import print_json, print_text, progress, warn
+from uniep_compiler.cli.request import Request, make_request
+
+
+class Stage(StrEnum):
+    """What can be shown, from the program to the machine."""
+
+    OPS = "ops"
+    TASKS = "tasks"
+    SCHEDULE = "schedule"
+    SOURCE = "source"
+    TTGIR = "ttgir"
+    PTX = "ptx"
+
+
+class Module(StrEnum):
+    """The modules that a compilation makes."""
+
+    FORWARD = "forward"
+    PLAN = "plan"
+
+
+StageOption = Annotated[Stage | None, typer.Option("--stage", help="Which level to show.", show_default=False)]
+After = Annotated[str | None, typer.Option("--after", metavar="PASS", help="Show the IR as this pass left it.")]
+ModuleOption = Annotated[Module, typer.Option("--module", help="Of which module to show source, ttgir or ptx.")]
+
+
+@guarded
+def show_command(
+    file: File,
+    dims: Dims = None,
+    stage: StageOption = None,
+    after: After = None,
+    module: ModuleOption = Module.FORWARD,
+    moe: Moe = None,
+    target: AnyTarget = "sm_90",
+    ranks: Ranks = None,
+    dtype: DTypeOption = None,
+    schedule: ScheduleOption = None,
+    tokens: WhenTokens = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a layer at one stage of its compilation, or as a pass left it."""
+    _check_choice(stage, after)
+    request = make_request(
+        file=file, moe=moe, dims=dims, target=target, ranks=ranks, dtype=dtype, schedule=schedule, tokens=tokens
+    )
+    for warning in request.warnings:
+        warn(warning.render(request.program.source))
+    text = _text_after(request, after) if after is not None else _text_at(request, stage or Stage.OPS, module)
+    if as_json:
+        print_json({"ok": True, "layer": request.ops.name, "stage": stage, "after": after, "text": text})
+    else:
+        print_text(text)
+
+
+def _check_choice(stage: Stage | None, after: str | None) -> None:
+    from uniep_compiler.passes.pipeline import PASS_NAMES
+
+    if (stage is None) == (after is None):
+        raise UsageError(
+            "say either --stage or --after", f"stages are {', '.join(Stage)}; passes {', '.join(PASS_NAMES)}"
+        )
+    if after is not None and after not in PASS_NAMES:
+        near = get_close_matches(after, PASS_NAMES, n=1, cutoff=0.4)
+        help_ = f"did you mean `{near[0]}`?" if near else f"passes are {', '.join(PASS_NAMES)}"
+        raise UsageError(f"--after: unknown pass `{after}`", help_)
+
+
+def _text_after(request: Request, name: str) -> str:
+    from uniep_compiler.passes.pipeline import run_passes
+
+    states = run_passes(request.ops, request.settings)
+    return str(next(state.ir for state in states if state.after == name))
+
+
+def _text_at(request: Request, stage: Stage, module: Module) -> str:
+    from uniep_compiler import compiler
+    from uniep_compiler.ir.ops_text import print_ops
+    from uniep_compiler.passes.pipeline import TASK_PASSES
+
+    match stage:
+        case Stage.OPS:
+            return print_ops(request.ops)
+        case Stage.TASKS:
+            return _text_after(request, TASK_PASSES[-1].__name__)
+        case Stage.SCHEDULE:
+            return str(compiler.final_schedule(compiler.states(request.ops, request.settings)))
+        case Stage.SOURCE:
+            return _source(request, module)
+        case Stage.TTGIR | Stage.PTX:
+            return _assembly(request, stage, module)
+
+
+def _source(request: Request, module: Module) -> str:
+    from uniep_compiler import compiler
+
+    sources = compiler.build(request.ops, request.settings).sources
+    if module not in sources:
+        raise UsageError(f"`{request.ops.name}` has no module `{module}`", f"it has {', '.join(sources)}")
+    return sources[module]
+
+
+def _assembly(request: Request, stage: Stage, module: Module) -> str:
+    from uniep_compiler import compiler
+
+    if request.settings.target.interpreted:
+        raise UsageError(f"--stage {stage}: kernels for `cpu` are interpreted, so there is none", "say --target sm_90")
+    compiled = compiler.build(request.ops, request.settings)
+    with progress("building kernels"):
+        from uniep_compiler.runtime.ahead import compile_ahead
+
+        kernels = compile_ahead(compiled, modules=(str(module),))
+    return "\n".join(f"// kernel {kernel.name}\n{getattr(kernel, stage)}" for kernel in kernels)
