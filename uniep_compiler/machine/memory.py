@@ -89,7 +89,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """The last write to a cell: by which family (its number), which execution of a task, and when in an agent's time."""
+    """The last write to a cell: by which family (its number), which execution of a task, at what time."""
 
     family: int
     execution: int
