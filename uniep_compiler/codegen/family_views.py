@@ -24,7 +24,8 @@ from uniep_compiler.ir.tasks import (
     Wait,
     ZeroBody,
 )
-from uniep_compiler.passes.build_tasks import EXPERT, FIRST_ROW, NUM_ROWS, ROUTE_AT, ROW_ROUTE, SOURCE
+from uniep_compiler.passes.build_tasks import EXPERT, FIRST_ROW, NUM_ROWS, ROUTE_AT, SOURCE
+from uniep_compiler.passes.names import ROW_ROUTE
 from uniep_compiler.passes.settings import Settings
 
 REDUCE_COLS = 256

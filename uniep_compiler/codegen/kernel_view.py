@@ -18,8 +18,8 @@ from uniep_compiler.ir.index import Expr, Int
 from uniep_compiler.ir.schedule import Interleave, Launch, Schedule, Segment, Slice, families_of
 from uniep_compiler.ir.tasks import BufferKind
 from uniep_compiler.ir.types import DType
-from uniep_compiler.passes.build_tasks import ROW_ROUTE
 from uniep_compiler.passes.linearise import num_tasks
+from uniep_compiler.passes.names import ROW_ROUTE
 from uniep_compiler.passes.settings import Settings
 from uniep_compiler.version import VERSION
 

@@ -27,7 +27,8 @@ from uniep_compiler.ir.tasks import (
     TaskGraph,
     Wait,
 )
-from uniep_compiler.passes.build_tasks import ROUTE_AT, ROW_ROUTE, ROWS_OF_TILE, SOURCE, TILE
+from uniep_compiler.passes.build_tasks import ROUTE_AT, ROWS_OF_TILE, SOURCE, TILE
+from uniep_compiler.passes.names import ROW_ROUTE
 from uniep_compiler.passes.settings import Settings
 
 

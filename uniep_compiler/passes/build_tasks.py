@@ -10,6 +10,9 @@ After:   send_xs   comm     every route's row of x to row `row_of` of xs on its 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv, equal, less, minimum
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.tasks import (
@@ -29,8 +32,10 @@ from uniep_compiler.ir.tasks import (
 )
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.options import Relay
+from uniep_compiler.passes.check_support import check_support, combined_value
+from uniep_compiler.passes.names import ROW_ROUTE, buffer_names, fresh, name_buffers
 from uniep_compiler.passes.settings import Settings, choose_tile, tile_rows
-from uniep_compiler.passes.stages import Stage, build_stages, unsupported, value_dtype
+from uniep_compiler.passes.stages import Stage, build_stages, value_dtype
 
 TILE = Coord("tile")
 FIRST_ROW = Lookup("tile_row", (TILE,))
@@ -39,26 +44,27 @@ EXPERT = Lookup("tile_expert", (TILE,))
 ROW = FIRST_ROW + Coord("i")
 ROUTE_AT = Lookup("route_at", (ROW,))
 SOURCE = Lookup("source", (ROW,))
-ROW_ROUTE = "row_route"
-"""Where each row came from (source rank and route), written beside the row by whoever sends it."""
-
 ROWS_OF_TILE = Range(coord="i", extent=NUM_ROWS)
 TILES = Range(coord="tile", extent=Sym("num_tiles"))
 
 
 def build_tasks(graph: OpGraph, settings: Settings) -> TaskGraph:
     """The task graph of `graph` for every rank of the group. Raises UEP0401 for what can't be lowered yet."""
-    return _Builder(graph, settings).build()
+    check_support(graph, settings)
+    tiles = {buffer_names(graph).get(name, name): tile for name, tile in settings.options.tiles}
+    return _Builder(name_buffers(graph), settings, tiles).build()
 
 
 class _Builder:
     """Collects families and buffers while it walks the ops in program order."""
 
-    def __init__(self, graph: OpGraph, settings: Settings) -> None:
+    def __init__(self, graph: OpGraph, settings: Settings, tiles: Mapping[str, tuple[int, int, int]]) -> None:
         self.graph = graph
         self.settings = settings
-        self.stages = {stage.gemm.results[0]: stage for stage in build_stages(graph, settings.dims, settings.source)}
+        self.tiles = tiles
+        self.stages = {stage.gemm.results[0]: stage for stage in build_stages(graph, settings.dims)}
         self.buffers: list[Buffer] = []
+        self.returned: dict[str, str] = {}
         self.families: list[Family] = []
         routes = next(t for t in graph.types.values() if isinstance(t, RoutesType))
         self.topk = routes.topk.value(settings.dims)
@@ -68,8 +74,10 @@ class _Builder:
         self.arrives_in_place = {op.results[0] for op in graph.ops if op.kind == "dispatch" and in_place}
 
     def build(self) -> TaskGraph:
+        read = {name for op in self.graph.ops for name in op.operands}
         for param in self.graph.params:
-            self._add_param(param.name, param.type)
+            if param.name in read:
+                self._add_param(param.name, param.type)
         for op in self.graph.ops:
             self._lower(op)
         return TaskGraph(
@@ -89,14 +97,12 @@ class _Builder:
         match op.kind:
             case "dispatch":
                 self._lower_dispatch(op)
-            case "group_gemm":
+            case "group_gemm" if op.results[0] in self.stages:
                 self._lower_stage(self.stages[op.results[0]])
             case "combine":
                 self._lower_combine(op)
-            case "to_rows" | "counts":
-                raise unsupported(f"`{op.kind}`", op.span, "leave it out", self.settings.source)
             case _:
-                pass  # routes are the plan's; elementwise ops live in their stage
+                pass  # routes are the plan's; elementwise ops and further GEMMs live in their stage
 
     # -- parameters and results -------------------------------------------------------------------------------------
 
@@ -148,9 +154,7 @@ class _Builder:
         row, settings = Lookup("row_of", (item,)), self.settings
         writes = [send_access(settings, target, row, cols, to_peer=True)]
         if not settings.local:
-            self.buffers.append(
-                Buffer(name=ROW_ROUTE, dtype=DType.I32, rows=Sym("rows_bound"), cols=Int(1), kind=BufferKind.SYMMETRIC)
-            )
+            self.buffers.append(_row_routes(BufferKind.SYMMETRIC))
             writes.append(send_access(settings, ROW_ROUTE, row, Int(1), to_peer=True))
         self.families.append(
             Family(
@@ -173,10 +177,10 @@ class _Builder:
         column = Coord("column")
         first_col = column * per_accumulator
         num_cols = minimum(Int(per_accumulator), Int(stage.num_cols) - first_col)
-        buffers = {name for _, name, _ in stage.stores}
-        for name in sorted(buffers, key=list(self.graph.types).index):
+        buffers = tuple(dict.fromkeys(name for _, name, _ in stage.stores))
+        for name in buffers:
             self._add_rows(name)
-        name = stage.stores[-1][1] if stage.stores else stage.gemm.results[0]
+        name = buffers[-1]
         self.families.append(
             Family(
                 name=f"gemm_{name}",
@@ -208,22 +212,19 @@ class _Builder:
                 span=stage.span,
             )
         )
-        for name in sorted(buffers):
+        for name in buffers:
             self._pad_if_result(name)
 
     def _weight_access(self, stage: Stage, weight: str, first: Expr, count: Expr) -> Access:
         """The part of one expert's weight that a tile reads. Row numbers run over all experts."""
-        rows = next(buffer.rows for buffer in self.buffers if buffer.name == weight)
+        rows = self._buffer(weight).rows
         if stage.layout == "nk":
             return Access(buffer=weight, row=EXPERT * rows + first, num_rows=count, num_cols=Int(stage.depth))
         return Access(buffer=weight, row=EXPERT * rows, num_rows=Int(stage.depth), col=first, num_cols=count)
 
     def _tile(self, stage: Stage) -> Tile:
-        """The schedule's tile for one of the stage's values, else the default."""
-        names = {stage.gemm.results[0], *(name for op in stage.epilogue for name in op.results)}
-        names |= {name for _, name, _ in stage.stores}
-        names |= {op.results[0] for op in self.graph.ops if op.kind == "round" and op.operands[0] in names}
-        chosen = [tile for name, tile in self.settings.options.tiles if name in names]
+        """The schedule's last tile for one of the stage's values, else the default."""
+        chosen = [tile for name, tile in self.tiles.items() if name in stage.values]
         if chosen:
             rows, cols, depth = chosen[-1]
             return Tile(rows=rows, cols=cols, depth=depth)
@@ -238,31 +239,35 @@ class _Builder:
     def _lower_combine(self, op: Op) -> None:
         rows = op.operands[0]
         weights = op.operands[1] if len(op.operands) > 1 else None
-        target, dtype = self._combine_result(op)
-        cols = next(buffer.cols for buffer in self.buffers if buffer.name == rows)
-        returned = f"{rows}_returned"
-        self.buffers += [
-            Buffer(
-                name=returned,
-                dtype=value_dtype(self.graph, rows),
-                rows=Sym("tokens_bound") * self.topk,
-                cols=cols,
-                kind=BufferKind.SYMMETRIC,
-            ),
-            Buffer(name=target, dtype=dtype, rows=Sym("tokens"), cols=cols, kind=BufferKind.OUTPUT),
-        ]
-        self.families.append(_push(op, rows, returned, cols, self.settings.options.chunk))
-        self.families.append(self._reduce(op, returned, weights, target, cols, dtype))
+        target = combined_value(self.graph, op)
+        if target is None:
+            raise InternalError(f"check_support let the result of combine of `{rows}` pass")
+        cols, dtype = self._buffer(rows).cols, value_dtype(self.graph, target)
+        if rows not in self.returned:
+            self._push(op, rows, cols)
+        self.buffers.append(Buffer(name=target, dtype=dtype, rows=Sym("tokens"), cols=cols, kind=BufferKind.OUTPUT))
+        self.families.append(self._reduce(op, self.returned[rows], weights, target, cols, dtype))
 
-    def _combine_result(self, op: Op) -> tuple[str, DType]:
-        """Name and dtype of what the combine leaves: its rounded value, which has to be a result of the program."""
-        rounds = [use for use in self.graph.consumers(op.results[0]) if use.kind == "round"]
-        value = rounds[0].results[0] if rounds else op.results[0]
-        if value not in self.graph.results or len(self.graph.consumers(op.results[0])) > len(rounds[:1]):
-            raise unsupported(
-                "work on tokens after combine", op.span, "return the result of combine as it is", self.settings.source
-            )
-        return result_buffer(self.graph, value), value_dtype(self.graph, value)
+    def _push(self, op: Op, rows: str, cols: Expr) -> None:
+        """The family that returns `rows`, and the buffer with one row per route that they return to."""
+        returned = Buffer(
+            name=fresh(f"{rows}_returned", (*self.graph.types, *(buffer.name for buffer in self.buffers))),
+            dtype=value_dtype(self.graph, rows),
+            rows=Sym("tokens_bound") * self.topk,
+            cols=cols,
+            kind=BufferKind.SYMMETRIC,
+        )
+        self.buffers.append(returned)
+        self.returned[rows] = returned.name
+        if not self.settings.local and not self._has_buffer(ROW_ROUTE):
+            self.buffers.append(_row_routes(BufferKind.INPUT))  # rows that came in with their routes
+        self.families.append(_push(op, rows, returned.name, cols, self.settings.options.chunk))
+
+    def _has_buffer(self, name: str) -> bool:
+        return any(buffer.name == name for buffer in self.buffers)
+
+    def _buffer(self, name: str) -> Buffer:
+        return next(buffer for buffer in self.buffers if buffer.name == name)
 
     def _reduce(self, op: Op, rows: str, weights: str | None, target: str, cols: Expr, dtype: DType) -> Family:
         block = self.settings.options.block
@@ -298,7 +303,7 @@ class _Builder:
         """A rows result is zero after its last valid row, whatever its memory held before."""
         if name not in self.graph.results:
             return
-        buffer = next(buffer for buffer in self.buffers if buffer.name == name)
+        buffer, span = self._buffer(name), next(value.span for value in self.graph.values if value.name == name)
         chunk = self.settings.options.chunk
         first = Sym("num_rows") + Coord("piece") * chunk
         count = minimum(Int(chunk), Sym("rows_bound") - first)
@@ -311,18 +316,13 @@ class _Builder:
                 body=ZeroBody(target=name, cols=_int(buffer.cols), chunk=chunk),
                 reads=(),
                 writes=(Access(buffer=name, row=first, num_rows=count, num_cols=buffer.cols),),
+                span=span,
             )
         )
 
 
-def result_buffer(graph: OpGraph, value: str) -> str:
-    """The name of the buffer that holds a result: the value's name, or `out` where the program gives it none."""
-    if not value.startswith("_"):
-        return value
-    name = "out"
-    while name in graph.types:
-        name += "_"
-    return name
+def _row_routes(kind: BufferKind) -> Buffer:
+    return Buffer(name=ROW_ROUTE, dtype=DType.I32, rows=Sym("rows_bound"), cols=Int(1), kind=kind)
 
 
 def _int(expr: Expr) -> int:

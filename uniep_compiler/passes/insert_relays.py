@@ -18,12 +18,12 @@ from uniep_compiler.passes.build_tasks import (
     FIRST_ROW,
     NUM_ROWS,
     ROUTE_AT,
-    ROW_ROUTE,
     ROWS_OF_TILE,
     SOURCE,
     TILES,
     send_access,
 )
+from uniep_compiler.passes.names import ROW_ROUTE, fresh
 from uniep_compiler.passes.settings import Settings
 
 
@@ -45,7 +45,7 @@ def _insert_relay(graph: TaskGraph, send: Family, settings: Settings) -> TaskGra
         buffers = graph.buffers
     else:
         arrived = Buffer(
-            name=f"{rows.name}_arrived",
+            name=fresh(f"{rows.name}_arrived", [buffer.name for buffer in graph.buffers]),
             dtype=rows.dtype,
             rows=Sym("tokens_bound") * graph.ranks,
             cols=rows.cols,
@@ -55,8 +55,10 @@ def _insert_relay(graph: TaskGraph, send: Family, settings: Settings) -> TaskGra
         sends = (_send_tokens(send, arrived, graph.topk, settings),)
         buffers = (*graph.buffers, arrived)
     reads = _relay_reads(place, row, rows.cols, settings)
-    # A program's own result has to exist as rows, whoever else could gather.
-    if settings.relay is Relay.GATHER and rows.kind is not BufferKind.OUTPUT:
+    # A program's own result has to exist as rows, and only GEMMs gather.
+    readers = [f for f in graph.families if rows.name in {access.buffer for access in f.reads}]
+    only_gemms = all(isinstance(reader.body, GemmBody) for reader in readers)
+    if settings.relay is Relay.GATHER and only_gemms and rows.kind is not BufferKind.OUTPUT:
         families = tuple(_gather(f, rows.name, place, reads) for f in graph.families if f is not send)
         buffers = tuple(buffer for buffer in buffers if buffer.name != rows.name)
         return replace(graph, buffers=buffers, families=(*sends, *families))

@@ -22,7 +22,6 @@ from uniep_compiler.ir.tasks import Family, Role, TaskGraph
 from uniep_compiler.options import Fuse
 from uniep_compiler.passes.settings import Settings
 
-
 IDS_APART = 4
 """Ids per worker between a task and one that reads its result. On an H200, fewer than 3 made readers wait."""
 
@@ -125,8 +124,8 @@ def _tasks_per_tile(family: Family) -> int:
 def default_lag(tiled: list[Family], settings: Settings) -> int:
     """Groups between a family and its reader, so that nobody waits for a task that is still running.
 
-    Each worker runs one task and holds the id of its next, so at least two ids per worker are in flight; tasks differ in
-    length, so a reader stands `IDS_APART` ids per worker behind.
+    Each worker runs one task and holds the id of its next, so at least two ids per worker are in flight; tasks differ
+    in length, so a reader stands `IDS_APART` ids per worker behind.
     """
     per_group = settings.options.group * sum(_tasks_per_tile(family) for family in tiled)
     return max(1, -(-IDS_APART * settings.target.workers // per_group))

@@ -1,4 +1,4 @@
-"""Cuts the row-wise part of an OpGraph into stages: one grouped GEMM each, with the elementwise ops of its epilogue.
+"""Cuts the row-wise part of an OpGraph into stages: grouped GEMMs of the same rows, and what follows in registers.
 
 Before:                                          After:
     _1 = group_gemm(xs, w13)                         stage a: rows xs
@@ -7,19 +7,21 @@ Before:                                          After:
     _2 = silu(gate); _3 = mul(_2, up)                  _2 = silu(gate); _3 = mul(_2, up); a = round(_3)
     a = round(_3)                                      store a
 
-A split is turned into two accumulators, so it costs nothing; values before it are carried as two halves.
+A split is turned into two accumulators, so it costs nothing; values before it are carried as two halves. GEMMs whose
+results meet in an elementwise op share a stage, which reads their rows once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
-from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.tasks import Accumulator
-from uniep_compiler.ir.types import DType, RowsType, TensorType
-from uniep_compiler.source import Source, Span
+from uniep_compiler.ir.types import Dim, DType, RowsType, TensorType
+from uniep_compiler.passes.names import fresh, is_named
+from uniep_compiler.source import Span
 
 ELEMENTWISE = frozenset(
     {"add", "sub", "mul", "neg", "silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square", "clamp", "round"}
@@ -29,10 +31,10 @@ ELEMENTWISE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One grouped GEMM and what follows it in registers.
+    """Grouped GEMMs of the same rows and what follows them in registers.
 
     `stores` holds each value that leaves the stage, its buffer, and its first column there; `num_cols` is the number of
-    columns of an accumulator.
+    columns of an accumulator. `values` are all values of the program that the stage makes.
     """
 
     gemm: Op
@@ -43,86 +45,151 @@ class Stage:
     accumulators: tuple[Accumulator, ...]
     epilogue: tuple[Op, ...]
     stores: tuple[tuple[str, str, int], ...]
+    values: frozenset[str]
     span: Span
 
 
-def unsupported(message: str, span: Span, help_text: str, source: Source | None) -> UniepError:
-    """An error for what the language has and this compiler can't lower yet (UEP0401)."""
-    label = Label(span=span, text="not supported yet", primary=True)
-    return UniepError([Diagnostic(code="UEP0401", message=message, labels=(label,), help=help_text)], source)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misplaced:
+    """An elementwise op that no stage can hold, and why."""
+
+    op: Op
+    why: str
 
 
-def build_stages(graph: OpGraph, dims: Mapping[str, int], source: Source | None) -> tuple[Stage, ...]:
-    """The stages of `graph`, in program order. Raises UEP0401 for row-wise ops that no stage can hold."""
-    gemms = [op for op in graph.ops if op.kind == "group_gemm"]
-    owner = _stage_of_values(graph, source)
-    return tuple(_build_stage(graph, gemm, owner, dims, source) for gemm in gemms)
-
-
-def _stage_of_values(graph: OpGraph, source: Source | None) -> dict[str, str]:
-    """For every value that a GEMM's epilogue makes, the name of that GEMM's result."""
-    owner: dict[str, str] = {}
+def stages_of_values(graph: OpGraph) -> tuple[dict[str, str], tuple[Misplaced, ...]]:
+    """For every value that an epilogue makes, the first GEMM (by its result) of its stage; and ops that have none."""
+    stage: dict[str, str] = {}
+    misplaced: list[Misplaced] = []
     for op in graph.ops:
         if op.kind == "group_gemm":
-            owner[op.results[0]] = op.results[0]
+            stage[op.results[0]] = op.results[0]
         elif op.kind in ELEMENTWISE or op.kind == "split":
-            types = graph.types
-            if not any(isinstance(types[name], RowsType) for name in op.operands):
+            rows = [name for name in op.operands if isinstance(graph.types[name], RowsType)]
+            why = _why_not(graph, op, [stage.get(name) for name in rows])
+            if why:
+                misplaced.append(Misplaced(op=op, why=why))
+            if not rows or any(name not in stage for name in rows):
                 continue
-            stages = {owner.get(name) for name in op.operands if isinstance(types[name], RowsType)}
-            if len(stages) != 1 or None in stages:
-                raise unsupported(
-                    f"`{op.kind}` joins rows that no single group_gemm makes",
-                    op.span,
-                    "apply elementwise operations to the result of one group_gemm only",
-                    source,
-                )
-            owner.update({name: stage for stage in stages if stage is not None for name in op.results})
-    return owner
+            joined = sorted({stage[name] for name in rows}, key=[*graph.types].index)
+            stage = {name: joined[0] if first in joined else first for name, first in stage.items()}
+            stage.update(dict.fromkeys(op.results, joined[0]))
+    return stage, tuple(misplaced)
 
 
-def _build_stage(
-    graph: OpGraph, gemm: Op, owner: Mapping[str, str], dims: Mapping[str, int], source: Source | None
-) -> Stage:
-    result = gemm.results[0]
-    members = [op for op in graph.ops if op is not gemm and any(owner.get(name) == result for name in op.results)]
-    split = next((op for op in members if op.kind == "split"), None)
-    types = graph.types
-    result_type, rows_type = types[result], types[gemm.operands[0]]
-    if not isinstance(result_type, RowsType) or not isinstance(rows_type, RowsType):
-        raise TypeError(f"group_gemm {result} is not typed as rows")
-    width = result_type.shape[0].value(dims)
-    leaving = _leaving_values(graph, members, gemm, owner)
-    stores: tuple[tuple[str, str, int], ...]
-    if split is None:
-        halves: tuple[str, ...] = (result,)
-        epilogue = tuple(members)
-        stores = tuple((name, name, 0) for name in leaving)
-    else:
-        if split.attr("how") != "halves":
-            raise unsupported("an interleaved split", split.span, "store the weight's rows as two halves", source)
-        before, epilogue = _halve(result, members, split)
-        width //= 2
-        halves = before[result]
-        stores = tuple(
-            (part, name, half * width) for name in leaving for half, part in enumerate(before.get(name, (name,)))
-        )
+def _why_not(graph: OpGraph, op: Op, stages: list[str | None]) -> str:
+    """Why the op cannot be part of a stage; empty if it can."""
+    if any(stage is None for stage in stages):
+        return "rows that no group_gemm makes"
+    gemms = [gemm for gemm in map(graph.producer, dict.fromkeys(filter(None, stages))) if gemm is not None]
+    shapes = {(gemm.operands[0], gemm.attr("layout"), _width(graph, gemm.results[0])) for gemm in gemms}
+    if len(shapes) > 1:
+        return "results of group_gemms of other rows, or of other widths"
+    if op.kind == "split" and any(_width(graph, op.operands[0]) != _width(graph, gemm.results[0]) for gemm in gemms):
+        return "a half of a split"
+    return ""
+
+
+def _width(graph: OpGraph, name: str) -> Dim:
+    kind = graph.types[name]
+    if not isinstance(kind, RowsType):
+        raise TypeError(f"{name} is not rows")
+    return kind.shape[0]
+
+
+def build_stages(graph: OpGraph, dims: Mapping[str, int]) -> tuple[Stage, ...]:
+    """The stages of `graph`, which `check_support` has accepted, in the order of their first GEMMs."""
+    stage, _ = stages_of_values(graph)
+    return tuple(_build_stage(graph, first, stage, dims) for first in dict.fromkeys(stage.values()))
+
+
+def _build_stage(graph: OpGraph, first: str, stage: Mapping[str, str], dims: Mapping[str, int]) -> Stage:
+    members = [op for op in graph.ops if any(stage.get(name) == first for name in op.results)]
+    gemms = [op for op in members if op.kind == "group_gemm"]
+    gemm, width = gemms[0], _width(graph, first)
+    parts = _Parts(graph, members, width)
+    half = width.value(dims) // parts.count
+    accumulators = tuple(
+        _accumulator(name, gemm, part * half)
+        for gemm in gemms
+        for part, name in enumerate(parts.names(gemm.results[0]))
+    )
+    epilogue, accumulators = _name_accumulators(graph, parts.ops, accumulators)
     return Stage(
         gemm=gemm,
         rows=gemm.operands[0],
-        depth=rows_type.shape[0].value(dims),
-        num_cols=width,
+        depth=_width(graph, gemm.operands[0]).value(dims),
+        num_cols=half,
         layout=str(gemm.attr("layout")),
-        accumulators=tuple(_accumulator(name, gemm, half * width) for half, name in enumerate(halves)),
+        accumulators=accumulators,
         epilogue=(*_constants(graph, epilogue), *epilogue),
-        stores=stores,
+        stores=tuple(
+            (part, name, number * half)
+            for name in _leaving_values(graph, members)
+            for number, part in enumerate(parts.names(name))
+        ),
+        values=frozenset(name for op in members for name in op.results),
         span=gemm.span,
     )
+
+
+class _Parts:
+    """A stage's values in parts: two halves each where the stage splits, else one. `ops` make them, in order.
+
+    A value that is split has the split's own results for halves, so that the split itself disappears.
+    """
+
+    def __init__(self, graph: OpGraph, members: list[Op], width: Dim) -> None:
+        self._parts: dict[str, tuple[str, ...]] = {}
+        splits = [op for op in members if op.kind == "split"]
+        self.count = 2 if splits else 1
+        for split in splits:
+            halves = self._parts.setdefault(split.operands[0], split.results)
+            self._parts.update((again, (half,)) for again, half in zip(split.results, halves, strict=True))
+        new = _new_names(graph)
+        for name in (name for op in members for name in op.results):
+            if splits and name not in self._parts and _width(graph, name) == width:
+                self._parts[name] = (next(new), next(new))
+        kept = [op for op in members if op.kind not in ("group_gemm", "split")]
+        self.ops = tuple(part for op in kept for part in self._ops_of(op, splits))
+
+    def names(self, value: str) -> tuple[str, ...]:
+        """The names of a value's parts, first columns first."""
+        return self._parts.get(value, (value,))
+
+    def _ops_of(self, op: Op, splits: list[Op]) -> Iterable[Op]:
+        """The op once for each part of its result. One that makes what is split stands for the split, too."""
+        split = next((split for split in splits if split.operands[0] == op.results[0]), None)
+        for number, result in enumerate(self.names(op.results[0])):
+            operands = tuple(self._part(name, number) for name in op.operands)
+            yield replace(op, operands=operands, results=(result,), span=op.span if split is None else split.span)
+
+    def _part(self, value: str, number: int) -> str:
+        names = self.names(value)
+        return names[number] if len(names) > 1 else names[0]
+
+
+def _new_names(graph: OpGraph) -> Iterator[str]:
+    """Names of the compiler's own kind that the graph does not have."""
+    return (name for number in count(1) if (name := f"_{number}") not in graph.types)
 
 
 def _accumulator(value: str, gemm: Op, first: int) -> Accumulator:
     bias = gemm.operands[2] if len(gemm.operands) > 2 else None
     return Accumulator(value=value, weight=gemm.operands[1], first=first, bias=bias)
+
+
+def _name_accumulators(
+    graph: OpGraph, epilogue: tuple[Op, ...], accumulators: tuple[Accumulator, ...]
+) -> tuple[tuple[Op, ...], tuple[Accumulator, ...]]:
+    """Unnamed accumulators that become a named value by rounding are called after that: `gate_acc`."""
+    names: dict[str, str] = {}
+    for value in (acc.value for acc in accumulators if not is_named(acc.value)):
+        readers = [op for op in epilogue if value in op.operands]
+        if [op.kind for op in readers] == ["round"] and is_named(readers[0].results[0]):
+            names[value] = fresh(f"{readers[0].results[0]}_acc", (*graph.types, *names.values()))
+    renamed = tuple(replace(op, operands=tuple(names.get(name, name) for name in op.operands)) for op in epilogue)
+    return renamed, tuple(replace(acc, value=names.get(acc.value, acc.value)) for acc in accumulators)
 
 
 def _constants(graph: OpGraph, epilogue: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -131,39 +198,11 @@ def _constants(graph: OpGraph, epilogue: tuple[Op, ...]) -> tuple[Op, ...]:
     return tuple(op for op in graph.ops if op.kind == "const" and op.results[0] in read)
 
 
-def _leaving_values(graph: OpGraph, members: list[Op], gemm: Op, owner: Mapping[str, str]) -> tuple[str, ...]:
+def _leaving_values(graph: OpGraph, members: list[Op]) -> tuple[str, ...]:
     """Values of the stage that something outside reads, in program order."""
     inside = {id(op) for op in members}
-    made = [*gemm.results, *(name for op in members for name in op.results)]
     outside = {name for op in graph.ops if id(op) not in inside for name in op.operands} | set(graph.results)
-    return tuple(name for name in made if name in outside and name in owner)
-
-
-def _halve(result: str, members: list[Op], split: Op) -> tuple[dict[str, tuple[str, ...]], tuple[Op, ...]]:
-    """Carry the values before the split as two halves. Returns their names and the ops that replace `members`.
-
-    The op that makes the split's operand gets the split's own results as names, so the split itself disappears.
-    """
-    upstream: set[str] = {split.operands[0]}
-    for op in reversed(members):
-        if op.kind != "split" and upstream & set(op.results):
-            upstream |= set(op.operands)
-    halves = {split.operands[0]: split.results}
-    for name in (result, *(name for op in members for name in op.results)):
-        if name in upstream and name not in halves:
-            first, second = (f"{part}_acc" for part in split.results)
-            halves[name] = (first, second) if name == result else (f"{name}_0", f"{name}_1")
-    ops: list[Op] = []
-    for op in members:
-        if op.kind == "split":
-            continue
-        if op.results[0] not in halves:
-            ops.append(op)
-            continue
-        for half in (0, 1):
-            operands = tuple(halves[name][half] if name in halves else name for name in op.operands)
-            ops.append(replace(op, operands=operands, results=(halves[op.results[0]][half],)))
-    return halves, tuple(ops)
+    return tuple(name for op in members for name in op.results if name in outside)
 
 
 def value_dtype(graph: OpGraph, name: str) -> DType:

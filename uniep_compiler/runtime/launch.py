@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from uniep_compiler.compiler import Compiled
 from uniep_compiler.ir.index import Expr, Sym, evaluate
 from uniep_compiler.ir.tasks import Buffer, BufferKind
-from uniep_compiler.passes.build_tasks import ROW_ROUTE
+from uniep_compiler.passes.names import ROW_ROUTE
 from uniep_compiler.runtime.arguments import TORCH_DTYPES
 from uniep_compiler.runtime.modules import interpreter_lock
 from uniep_compiler.runtime.plan import Plan, PlanShape

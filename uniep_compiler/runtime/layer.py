@@ -21,7 +21,7 @@ from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import BufferKind, TaskGraph
 from uniep_compiler.ir.types import DType, RoutesType, RowsType
-from uniep_compiler.passes.build_tasks import result_buffer
+from uniep_compiler.passes.names import buffer_names
 from uniep_compiler.passes.target import TARGETS, Target, find_target
 from uniep_compiler.runtime.arguments import (
     TORCH_DTYPES,
@@ -299,12 +299,13 @@ class Layer:
         if shape.total_tokens == 0:
             outputs = self._empty_outputs(compiled, shape, device)
         else:
+            buffers = buffer_names(self.ops)
             call = Call(
                 compiled=compiled,
                 module=load_module(compiled.forward.source, f"{self.ops.name}_forward", self.target.interpreted),
                 shape=CallShape(plan=shape),
                 plan=plan,
-                inputs=inputs,
+                inputs={buffers[name]: value for name, value in inputs.items()},
                 tables=tables,
                 workspace=workspace,
                 time_limit_ns=int(self.timeout * 1e9),
@@ -367,7 +368,7 @@ class Layer:
         if isinstance(kind, RoutesType):
             routes = [Routes(plan=plan, placement=self.placement, rank=rank) for rank in range(shape.ranks)]
             return routes[0] if self.group is None else routes
-        out = outputs[result_buffer(self.ops, name)]
+        out = outputs[buffer_names(self.ops)[name]]
         if self.group is None:
             return out
         if isinstance(kind, RowsType):

@@ -1,0 +1,133 @@
+"""Rules for what this compiler can lower. What the language has beyond that is refused (UEP0401), with a way out.
+
+Behind these rules, every program is lowered to kernels that do what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
+from uniep_compiler.ir.op_table import OPS
+from uniep_compiler.ir.ops import Op, OpGraph
+from uniep_compiler.ir.types import RoutesType, TensorType
+from uniep_compiler.passes.settings import Settings
+from uniep_compiler.passes.stages import ELEMENTWISE, build_stages, stages_of_values
+from uniep_compiler.source import NO_SPAN, Span
+
+MOST_ACCUMULATORS = 8
+"""Accumulators of a tile: with more, each would get fewer columns than matrix instructions take."""
+
+
+def check_support(ops: OpGraph, settings: Settings) -> None:
+    """Raise UniepError with everything in a program that cannot be lowered."""
+    found = [diagnostic for rule in RULES for diagnostic in rule(ops, settings)]
+    if found:
+        raise UniepError(found, settings.source)
+
+
+def every_op_has_a_lowering(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """Some ops have none yet."""
+    for op in ops.ops:
+        if op.kind == "counts":
+            yield _unsupported("`counts`", op.span, "return the routes: in Python, their `expert_rows` are the counts")
+        elif op.kind == "to_rows":
+            yield _unsupported("`to_rows`", op.span, "give the router's weights to `combine`")
+        elif op.kind == "split" and op.attr("how") != "halves":
+            help_ = "store the weight's even rows first, then its odd ones, and split in halves"
+            yield _unsupported("an interleaved split", op.span, help_)
+
+
+def there_is_one_routing(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """A layer has one plan."""
+    routes = [value for value in (*ops.params, *ops.values) if isinstance(value.type, RoutesType)]
+    for value in routes[1:]:
+        yield _unsupported("a second routing", value.span, "route once, and dispatch by that; or write two layers")
+
+
+def tokens_are_taken_as_they_are(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """What is kept by token or by route is not computed with."""
+    for op in ops.ops:
+        kinds = [ops.types[name] for name in op.operands]
+        on_tokens = op.kind in (*ELEMENTWISE, "split") and all(isinstance(kind, TensorType) for kind in kinds)
+        if on_tokens and not any(_is_sum(ops, name) for name in op.operands):
+            help_ = "compute it in PyTorch, before or after the layer"
+            yield _unsupported(f"{_shown(op)} on what is not rows", op.span, help_)
+
+
+def sums_are_returned(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """The sum over a token's routes is rounded at most once, and returned."""
+    for op in ops.ops:
+        if op.kind == "combine" and combined_value(ops, op) is None:
+            yield _unsupported("work on tokens after `combine`", op.span, "return what `combine` gives, as it is")
+
+
+def combined_value(ops: OpGraph, combine: Op) -> str | None:
+    """The result of the program that a combine makes: its own, or that rounded; None if it is used otherwise."""
+    value = combine.results[0]
+    readers = ops.consumers(value)
+    if readers:
+        if len(readers) > 1 or readers[0].kind != "round" or value in ops.results:
+            return None
+        value = readers[0].results[0]
+    return value if value in ops.results and not ops.consumers(value) else None
+
+
+def _is_sum(ops: OpGraph, value: str) -> bool:
+    """Whether a value comes from a combine. What becomes of those is a rule of its own."""
+    maker = ops.producer(value)
+    return maker is not None and (maker.kind == "combine" or any(_is_sum(ops, name) for name in maker.operands))
+
+
+def results_are_computed(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """A layer returns its routes, and what its kernels write."""
+    for param in ops.params:
+        if param.name in ops.results and not isinstance(param.type, RoutesType):
+            yield _unsupported(f"returning `{param.name}` as it came", ops.span, "the caller has it: do not return it")
+
+
+def one_tensor_is_dispatched_in_a_group(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Under a group, the rows of one tensor are sent."""
+    dispatches = [op for op in ops.ops if op.kind == "dispatch"]
+    for op in () if settings.local else dispatches[1:]:
+        yield _unsupported("a second `dispatch` under a group", op.span, "dispatch one tensor; or write two layers")
+
+
+def elementwise_ops_follow_a_gemm(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """Elementwise ops on rows are part of the epilogue of one stage."""
+    for found in stages_of_values(ops)[1]:
+        help_ = "apply it to results of group_gemms of the same rows and of one width"
+        yield _unsupported(f"{_shown(found.op)} on {found.why}", found.op.span, help_)
+
+
+def tiles_hold_their_accumulators(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """The GEMMs of a stage share a tile."""
+    if any(True for _ in elementwise_ops_follow_a_gemm(ops, settings)):
+        return
+    for stage in build_stages(ops, settings.dims):
+        if len(stage.accumulators) > MOST_ACCUMULATORS:
+            message = f"{len(stage.accumulators)} results of group_gemms in one expression"
+            yield _unsupported(message, stage.span, f"name fewer than {MOST_ACCUMULATORS + 1} that meet")
+
+
+RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
+    every_op_has_a_lowering,
+    there_is_one_routing,
+    tokens_are_taken_as_they_are,
+    sums_are_returned,
+    results_are_computed,
+    one_tensor_is_dispatched_in_a_group,
+    elementwise_ops_follow_a_gemm,
+    tiles_hold_their_accumulators,
+)
+
+
+def _shown(op: Op) -> str:
+    """The op as programs write it, in backquotes."""
+    signature = OPS[op.kind].signature
+    return f"`{signature.split('(')[0] if '(' in signature else signature}`"
+
+
+def _unsupported(what: str, span: Span, help_text: str) -> Diagnostic:
+    labels = () if span == NO_SPAN else (Label(span=span, text="not supported yet"),)
+    return Diagnostic(code="UEP0401", message=f"cannot build {what} yet", labels=labels, help=help_text)
