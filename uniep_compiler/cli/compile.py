@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,9 @@ from uniep_compiler.cli.options import (
     WhenTokens,
 )
 from uniep_compiler.cli.output import print_json, print_table, print_text, progress, warn
-from uniep_compiler.compiler import Compiled
+
+if TYPE_CHECKING:
+    from uniep_compiler.compiler import Compiled
 
 Folder = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the modules into this folder.")

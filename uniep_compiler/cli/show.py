@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,9 @@ from uniep_compiler.cli.options import (
     WhenTokens,
 )
 from uniep_compiler.cli.output import print_json, print_text, progress, warn
-from uniep_compiler.cli.request import Request, make_request
+
+if TYPE_CHECKING:
+    from uniep_compiler.cli.request import Request
 
 
 class Stage(StrEnum):
@@ -63,6 +65,8 @@ def show_command(
     as_json: AsJson = False,
 ) -> None:
     """Print a layer at one stage of its compilation, or as a pass left it."""
+    from uniep_compiler.cli.request import make_request
+
     _check_choice(stage, after)
     request = make_request(
         file=file, moe=moe, dims=dims, target=target, ranks=ranks, dtype=dtype, schedule=schedule, tokens=tokens

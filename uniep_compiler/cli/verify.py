@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,9 +21,10 @@ from uniep_compiler.cli.options import (
     WhenTokens,
 )
 from uniep_compiler.cli.output import diagnostics_json, print_json, print_text, progress, warn
-from uniep_compiler.cli.request import make_request
-from uniep_compiler.ir.schedule import Schedule
-from uniep_compiler.passes.settings import Settings
+
+if TYPE_CHECKING:
+    from uniep_compiler.ir.schedule import Schedule
+    from uniep_compiler.passes.settings import Settings
 
 MachineRuns = Annotated[
     int,
@@ -57,6 +58,7 @@ def verify_command(
 ) -> None:
     """Check a layer: that it is well-formed, and that its schedule can neither deadlock nor race."""
     from uniep_compiler import compiler
+    from uniep_compiler.cli.request import make_request
     from uniep_compiler.ir.verify import verify
 
     request = make_request(
