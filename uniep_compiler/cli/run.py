@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -184,7 +185,8 @@ def _result_names(request: Request) -> list[str]:
 
 
 def _result_json(name: str, check: ResultCheck) -> dict[str, Any]:
-    return {"name": name, "ok": check.ok, **asdict(check)}
+    error = check.relative_error if isfinite(check.relative_error) else None  # JSON has no NaN
+    return {"name": name, "ok": check.ok, **asdict(check), "relative_error": error}
 
 
 def _result_row(result: dict[str, Any]) -> tuple[object, ...]:
@@ -192,7 +194,7 @@ def _result_row(result: dict[str, Any]) -> tuple[object, ...]:
         result["name"],
         ", ".join(map(str, result["shape"])),
         result["dtype"],
-        f"{result['relative_error']:.2e}",
+        "not a number" if result["relative_error"] is None else f"{result['relative_error']:.2e}",
         f"{result['tolerance']:.0e}",
         "same bits" if result["same_bits"] else "OTHER BITS",
         result["sha256"][:16],

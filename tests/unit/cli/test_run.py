@@ -10,6 +10,17 @@ import torch
 DIMS = ("--dims", "H=32,I=16,E=4,K=2", "--target", "cpu", "--tokens", 9)
 
 
+@pytest.fixture
+def save(tmp_path):
+    torch_file = pytest.importorskip("safetensors.torch")
+
+    def write(**tensors):
+        torch_file.save_file(tensors, path := tmp_path / "inputs.safetensors")
+        return path
+
+    return write
+
+
 def results(done):
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)["results"]
@@ -67,6 +78,15 @@ def test_a_wrong_result_is_an_error(uniepc, example, monkeypatch):
     assert not json.loads(uniepc("run", example, *DIMS, "--json").stdout)["ok"]
 
 
+def test_nan_is_an_error_and_still_json(uniepc, example, save):
+    path = save(x=torch.full((9, 32), torch.nan, dtype=torch.bfloat16))
+    done = uniepc("run", example, *DIMS, "--inputs", path, "--json")
+    assert done.exit_code == 1
+    assert "NaN" not in done.stdout
+    assert json.loads(done.stdout)["results"][0]["relative_error"] is None
+    assert "not a number" in uniepc("run", example, *DIMS, "--inputs", path).stdout
+
+
 def test_a_target_that_is_not_here(uniepc, example):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -83,17 +103,6 @@ def test_routes_cannot_be_made_up(uniepc, example):
 
 
 # -- inputs from a file ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def save(tmp_path):
-    torch_file = pytest.importorskip("safetensors.torch")
-
-    def write(**tensors):
-        torch_file.save_file(tensors, path := tmp_path / "inputs.safetensors")
-        return path
-
-    return write
 
 
 def test_tensors_of_a_file_stand_for_parameters(uniepc, example, save):
