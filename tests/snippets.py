@@ -1,8 +1,7 @@
 """Programs inside documents: a page's snippets are compiled, so that what it says stays true.
 
-A fence that starts with ```uniep holds a program without errors, and one with ```uniep-error CODE a program with that error. A
-snippet may be less than a program: blocks without the version line, or statements alone, which then stand in the layer
-below.
+A fence ```uniep holds a program without errors, and a fence ```uniep-error CODE one with that error. A snippet may be
+less than a program: blocks without the version line, or statements alone, which then stand in the layer below.
 """
 
 from __future__ import annotations

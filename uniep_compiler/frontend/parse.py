@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 
 from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label, UniepError
 from uniep_compiler.frontend.build import build_file
@@ -43,7 +42,7 @@ class Program:
         if name not in self.moes:
             raise UniepError([_unknown_moe(name, tuple(self.moes))], self.source)
         schedules = tuple(schedule for schedule in self.schedules if schedule.moe == name)
-        return replace(self, moes=MappingProxyType({name: self.moes[name]}), schedules=schedules)
+        return replace(self, moes={name: self.moes[name]}, schedules=schedules)
 
     @property
     def moe(self) -> MoeDecl:
@@ -99,9 +98,7 @@ def _program(file: FileDecl) -> Program:
     schedules, problems = type_schedules(file.schedules, moes)
     bag.extend(problems)
     bag.raise_if_errors(file.source)
-    return Program(
-        source=file.source, moes=MappingProxyType(moes), schedules=schedules, file=file, file_schedules=schedules
-    )
+    return Program(source=file.source, moes=moes, schedules=schedules, file=file, file_schedules=schedules)
 
 
 def _check_version(file: FileDecl) -> list[Diagnostic]:

@@ -100,7 +100,7 @@ def _block(decl: ScheduleDecl, moes: Mapping[str, MoeDecl], problems: list[Diagn
         moe=decl.moe.name,
         target=decl.target.name if decl.target is not None else None,
         conditions=tuple(Condition(text=str(c), span=c.span) for c in decl.conditions),
-        entries=MappingProxyType(entries),
+        entries=entries,
         tiles=tuple(tiles),
         span=decl.span,
     )

@@ -55,7 +55,7 @@ class Dim:
     @staticmethod
     def parse(text: str) -> Dim:
         """Reads what `str` writes; ValueError for anything else."""
-        packed = text.replace(" ", "")
+        packed = re.sub(r" ?([+-]) ?", r"\1", text)
         result, end = Dim(), 0
         while end < len(packed) or end == 0:
             term = _TERM.match(packed, end)
