@@ -1,0 +1,1 @@
+"""Benchmarks: measured, never imported by the package."""
