@@ -25,6 +25,16 @@ def print_expr(expr: Expr) -> str:
     return _print(expr, 0)
 
 
+def print_term(expr: Expr) -> str:
+    """The text of `expr` where a comparison stands beside it."""
+    return _print(expr, 1)
+
+
+def print_atom(expr: Expr) -> str:
+    """The text of `expr` where it has to be one piece, as after `@`."""
+    return _print(expr, len(_LEVELS))
+
+
 def _print(expr: Expr, level: int) -> str:
     """The text of `expr` where operators looser than `level` need parentheses."""
     match expr:
@@ -36,12 +46,12 @@ def _print(expr: Expr, level: int) -> str:
             return name
         case Lookup(table, indices, rank):
             entry = f"{table}[{', '.join(map(print_expr, indices))}]"
-            return entry if rank is None else f"{entry}@{_print(rank, len(_LEVELS))}"
+            return entry if rank is None else f"{entry}@{print_atom(rank)}"
         case Binary(op, lhs, rhs) if op.value in _CALLS:
             return f"{op}({print_expr(lhs)}, {print_expr(rhs)})"
         case Binary(op, lhs, rhs):
             own = next(i for i, ops in enumerate(_LEVELS) if op in ops)
-            text = f"{_print(lhs, own + (own == 0))} {op} {_print(rhs, own + 1)}"
+            text = f"{_print(lhs, max(own, 1))} {op} {_print(rhs, own + 1)}"
             return f"({text})" if own < level else text
         case _:
             assert_never(expr)
@@ -58,6 +68,16 @@ def parse_expr(text: str) -> Expr:
 def read_expr(reader: Reader) -> Expr:
     """Take an expression."""
     return _read(reader, 0)
+
+
+def read_term(reader: Reader) -> Expr:
+    """Take an expression beside which a comparison may stand."""
+    return _read(reader, 1)
+
+
+def read_atom(reader: Reader) -> Expr:
+    """Take an expression that is one piece."""
+    return _read(reader, len(_LEVELS))
 
 
 def _read(reader: Reader, level: int) -> Expr:
@@ -97,4 +117,4 @@ def _read_named(reader: Reader, name: str) -> Expr:
     if not reader.accept("["):
         return Coord(name)
     indices = reader.separated(lambda: read_expr(reader), "]")
-    return Lookup(name, indices, _read_atom(reader) if reader.accept("@") else None)
+    return Lookup(name, indices, read_atom(reader) if reader.accept("@") else None)

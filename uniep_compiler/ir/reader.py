@@ -14,16 +14,18 @@ T = TypeVar("T")
 
 _TOKEN = re.compile(
     r"""(?P<blank>\s+|\#[^\n]*)
-      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<name>[A-Za-z_][\w.]*)
+      | (?P<float>[0-9]+(?:\.[0-9]+)?[eE][-+]?[0-9]+|[0-9]+\.[0-9]+)
       | (?P<int>[0-9]+)
-      | (?P<punctuation>//|==|>=|->|[-+*%<>=()\[\]{},:@$.])""",
+      | (?P<string>"(?:[^"\\\n]|\\.)*")
+      | (?P<punctuation>//|==|>=|->|[-+*%<>=()\[\]{},:@$])""",
     re.VERBOSE,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A name, a number or punctuation, with its offset in the text. The last token of a text is the empty `end`."""
+    """A name, a number, a string or punctuation, with its offset. The last token of a text is the empty `end`."""
 
     kind: str
     text: str
@@ -53,19 +55,6 @@ class Reader:
     def token(self) -> Token:
         """The next token."""
         return self._tokens[self._next]
-
-    @property
-    def line_rest(self) -> str:
-        """What is left of the line that the next token stands on."""
-        text, start = self.source.text, self.token.offset
-        end = text.find("\n", start)
-        return text[start:] if end < 0 else text[start:end]
-
-    def skip_line(self) -> None:
-        """Go on with the first token after this line."""
-        end = self.token.offset + len(self.line_rest)
-        while self.token.offset < end:
-            self._next += 1
 
     def advance(self) -> Token:
         """Take the next token, whatever it is."""
@@ -104,12 +93,12 @@ class Reader:
             self.fail("the end of the text")
 
     def separated(self, item: Callable[[], T], close: str) -> tuple[T, ...]:
-        """Items with commas between them, up to and with `close`."""
+        """Items with commas between them, and perhaps one behind the last, up to and with `close`."""
         items: list[T] = []
         while not self.accept(close):
-            if items:
-                self.expect(",")
             items.append(item())
+            if not self.at(close):
+                self.expect(",")
         return tuple(items)
 
     def _take(self, kind: str, expected: str) -> str:

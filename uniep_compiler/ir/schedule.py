@@ -80,6 +80,11 @@ class Schedule:
     scoreboard: tuple[SignalPlace, ...] = ()
     scoreboard_size: Expr | None = None
 
+    def __str__(self) -> str:
+        from uniep_compiler.ir.schedule_text import print_schedule
+
+        return print_schedule(self)
+
 
 def families_of(segment: Segment) -> Iterator[str]:
     """Names of the families in a segment, in order."""

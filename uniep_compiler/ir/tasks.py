@@ -1,8 +1,8 @@
 """TaskGraph: the second level of the IR. One vertex per task family, with everything a family touches as data.
 
-A *family* is a set of like tasks. Its domain gives the tasks' coordinates; reads, writes, waits and posts are maps from
-those coordinates to what a task touches, in the index language. A map may range over items inside a task (`over`, `when`):
-rows of a tile, chunks of a lane, routes of a token.
+A *family* is a set of like tasks. Its domain gives the tasks' coordinates; reads, writes, waits and posts are maps
+from those coordinates to what a task touches, in the index language. A map may range over items inside a task
+(`over`, `when`): rows of a tile, chunks of a lane, routes of a token.
 
 Lifetimes: a task first performs its waits, in order; then its reads and writes; then a CTA barrier; then its posts.
 A family with `stepwise` set does that once per item of its first `over` range instead (a lane posts chunk by chunk).
@@ -84,8 +84,8 @@ class Buffer:
 class Signal:
     """An array of counters in the scoreboard of each rank, zero at the start of a call.
 
-    `scope` is GPU where only the own rank posts, else SYS; `phase` numbers posts between ranks (dispatch 1, push 2), and
-    is 0 for signals that stay on a rank.
+    `scope` is GPU where only the own rank posts, else SYS; `phase` numbers posts between ranks (dispatch 1, push 2),
+    and is 0 for signals that stay on a rank.
     """
 
     name: str
@@ -234,8 +234,9 @@ Body = CopyBody | GemmBody | ReduceBody | ZeroBody
 class Family:
     """Like tasks. `value` names the program's value that the family makes, `span` where that stands.
 
-    Tasks are numbered by `domain`, last coordinate fastest; with `group` > 1 (two coordinates only), in groups of `group`
-    values of the first coordinate, and inside a group first coordinate fastest, so that neighbours share operands in L2.
+    Tasks are numbered by `domain`, last coordinate fastest; with `group` > 1 (two coordinates only), in groups of
+    `group` values of the first coordinate, and inside a group first coordinate fastest, so that neighbours share
+    operands in L2.
     """
 
     name: str
@@ -257,8 +258,8 @@ class TaskGraph:
     """The families of one direction of a layer, in data-flow order, with their buffers and signals.
 
     `ranks` is the size of the group; `topk` and `experts` are bound, as all dims are at this level but the tokens'.
-    `block` is the number of tokens of a reduce task, `tile_rows` the rows of an M tile; `send` says what the plan's lists of
-    sends hold: tokens, or routes.
+    `block` is the number of tokens of a reduce task, `tile_rows` the rows of an M tile; `send` says what the plan's
+    lists of sends hold: tokens, or routes.
     """
 
     name: str
@@ -283,6 +284,11 @@ class TaskGraph:
     def signal(self, name: str) -> Signal:
         """The signal of that name; KeyError if there is none."""
         return {signal.name: signal for signal in self.signals}[name]
+
+    def __str__(self) -> str:
+        from uniep_compiler.ir.tasks_text import print_tasks
+
+        return print_tasks(self)
 
     def instantiate(self, routing: Environment) -> Instance:
         """Every single task of every rank under one routing (`ir/routing.py`)."""

@@ -1,0 +1,188 @@
+"""Task graphs and schedules print and parse back to themselves: those that the compiler makes, and any others."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mutations import MUTATIONS
+from tests.schedules import build
+from uniep_compiler.diagnostics import UniepError
+from uniep_compiler.ir.index_text import parse_expr
+from uniep_compiler.ir.ops import Op
+from uniep_compiler.ir.schedule import Interleave, Launch, Member, Schedule, SignalPlace, Slice, Stage
+from uniep_compiler.ir.schedule_text import print_schedule, read_schedule
+from uniep_compiler.ir.tasks import (
+    Access,
+    Accumulator,
+    Buffer,
+    CopyBody,
+    Family,
+    GemmBody,
+    Post,
+    Range,
+    ReduceBody,
+    Signal,
+    Store,
+    TaskGraph,
+    Tile,
+    Wait,
+    ZeroBody,
+)
+from uniep_compiler.ir.tasks_text import print_tasks, read_tasks
+from uniep_compiler.ir.types import DType
+from uniep_compiler.options import Fuse, Relay
+from uniep_compiler.source import Span
+
+NAMES = st.sampled_from(["x", "xs_arrived", "y.grad", "_1", "none", "true"])
+WORDS = st.sampled_from(["x", "xs_arrived", "y.grad", "_1"])
+NUMBERS = st.integers(0, 999)
+TEXTS = ("0", "-1", "$num_tiles", "tile", "a < b", "a == (b < c)", "t[i, j]@(a + 1)", "min(a, -2) // 3", "(a < b) * c")
+EXPR = st.sampled_from([parse_expr(text) for text in TEXTS])  # any others: test_index_text.py
+RANGES = st.lists(st.builds(Range, coord=st.sampled_from("ijk"), extent=EXPR), max_size=2).map(tuple)
+ATTRS = st.one_of(
+    st.integers(-9, 9), st.floats(allow_nan=False), st.booleans(), st.sampled_from(DType), st.text(max_size=5)
+)
+OPS = st.builds(
+    Op,
+    kind=WORDS,
+    operands=st.lists(WORDS, max_size=2).map(tuple),
+    results=st.lists(WORDS, min_size=1, max_size=2).map(tuple),
+    attrs=st.lists(st.tuples(WORDS, ATTRS), max_size=2).map(tuple),
+)
+
+
+def many(items, most=2):
+    return st.lists(items, max_size=most).map(tuple)
+
+
+ACCESSES = st.builds(
+    Access,
+    buffer=WORDS,
+    row=EXPR,
+    num_rows=EXPR,
+    col=EXPR,
+    num_cols=EXPR,
+    rank=st.none() | EXPR,
+    over=RANGES,
+    when=st.none() | EXPR,
+)
+BODIES = st.one_of(
+    st.builds(CopyBody, source=NAMES, target=NAMES, cols=NUMBERS, chunk=NUMBERS),
+    st.builds(
+        GemmBody,
+        rows=NAMES,
+        depth=NUMBERS,
+        num_cols=NUMBERS,
+        layout=NAMES,
+        accumulators=many(st.builds(Accumulator, value=NAMES, weight=NAMES, first=NUMBERS, bias=st.none() | NAMES)),
+        epilogue=many(OPS),
+        stores=many(st.builds(Store, value=NAMES, buffer=NAMES, first=NUMBERS)),
+        tile=st.builds(Tile, rows=NUMBERS, cols=NUMBERS, depth=NUMBERS),
+    ),
+    st.builds(
+        ReduceBody,
+        rows=NAMES,
+        weights=st.none() | NAMES,
+        target=NAMES,
+        cols=NUMBERS,
+        topk=NUMBERS,
+        block=NUMBERS,
+        by_route=st.booleans(),
+    ),
+    st.builds(ZeroBody, target=NAMES, cols=NUMBERS, chunk=NUMBERS),
+)
+SPANS = st.builds(Span, line=NUMBERS, column=NUMBERS, end_line=NUMBERS, end_column=NUMBERS)
+FAMILIES = st.builds(
+    Family,
+    name=WORDS,
+    value=WORDS,
+    domain=st.lists(st.builds(Range, coord=WORDS, extent=EXPR), min_size=1, max_size=2).map(tuple),
+    body=BODIES,
+    reads=many(ACCESSES),
+    writes=many(ACCESSES),
+    waits=many(st.builds(Wait, signal=WORDS, index=EXPR, target=EXPR)),
+    posts=many(st.builds(Post, signal=WORDS, index=EXPR, rank=st.none() | EXPR, over=RANGES, when=st.none() | EXPR)),
+    group=NUMBERS,
+    span=SPANS,
+)
+GRAPHS = st.builds(
+    TaskGraph,
+    name=WORDS,
+    ranks=NUMBERS,
+    experts=NUMBERS,
+    topk=NUMBERS,
+    tile_rows=NUMBERS,
+    block=NUMBERS,
+    buffers=many(st.builds(Buffer, name=WORDS, rows=EXPR, cols=EXPR, experts=NUMBERS)),
+    signals=many(st.builds(Signal, name=WORDS, extent=EXPR, phase=NUMBERS)),
+    families=many(FAMILIES),
+)
+SEGMENTS = st.one_of(
+    st.builds(Slice, family=WORDS, start=EXPR, count=EXPR),
+    st.builds(Interleave, steps=EXPR, members=many(st.builds(Member, family=WORDS, start=EXPR, per_step=NUMBERS))),
+)
+SCHEDULES = st.builds(
+    Schedule,
+    graph=GRAPHS,
+    launches=many(st.builds(Launch, name=WORDS, stages=many(st.builds(Stage, segments=many(SEGMENTS))))),
+    scoreboard=many(st.builds(SignalPlace, signal=WORDS, offset=EXPR, extent=EXPR)),
+    scoreboard_size=st.none() | EXPR,
+)
+
+
+def spans(graph):
+    return [family.span for family in graph.families]
+
+
+@settings(max_examples=60)
+@given(GRAPHS)
+def test_every_task_graph_parses_back(graph):
+    again = read_tasks(print_tasks(graph))
+    assert again == graph
+    assert spans(again) == spans(graph)
+
+
+@settings(max_examples=60)
+@given(SCHEDULES)
+def test_every_schedule_parses_back(schedule):
+    assert read_schedule(print_schedule(schedule)) == schedule
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_the_compiler_makes_parses_back(ranks):
+    for relay, fuse in itertools.product(Relay, Fuse):
+        schedule = build(ranks, relay=relay, fuse=fuse, results=("out", "y"))
+        assert read_schedule(str(schedule)) == schedule
+        assert read_tasks(str(schedule.graph)) == schedule.graph
+
+
+def test_schedules_that_differ_print_differently():
+    schedule = build(2)
+    for mutation in MUTATIONS.values():
+        for what, mutant in mutation(schedule):
+            assert str(mutant) != str(schedule), what
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("tasks qwen3_moe {", "task qwen3_moe {", "`tasks`"),
+        (" input\n", " outside\n", "one of input, output, workspace, symmetric"),
+        ("ranks = 2, ", "", "`ranks = ...`"),
+        ("body copy {source", "body copy {sauce", "one of source, target, cols, chunk"),
+        ("slice send_xs[0 : +2]", "slice send_xs[0 : 2]", "`+`"),
+        ("steps {", "times {", "`steps`"),
+        (" >= 1 fence", " > 1 fence", "`>=`"),
+    ],
+)
+def test_other_text_is_an_error_with_a_place(old, new, expected):
+    text = str(build(2))
+    assert old in text
+    with pytest.raises(UniepError) as caught:
+        read_schedule(text.replace(old, new, 1))
+    assert caught.value.codes == ("UEP0112",)
+    assert f"expected {expected}" in str(caught.value)
