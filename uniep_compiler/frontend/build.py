@@ -55,7 +55,10 @@ def _comparison(node: object) -> syntax.Comparison:
 def _statement(node: object) -> syntax.Statement:
     tree = _tree(node)
     if tree.data == "return":
-        return syntax.Return(values=tuple(map(build_expr, tree.children)), span=_span(tree))
+        values = tuple(map(build_expr, tree.children))
+        if len(values) == 1 and isinstance(values[0], syntax.TupleExpr):  # several results may stand in brackets
+            values = values[0].items
+        return syntax.Return(values=values, span=_span(tree))
     targets, value = tree.children
     return syntax.Assign(targets=tuple(map(_target, _items(targets))), value=build_expr(value), span=_span(tree))
 

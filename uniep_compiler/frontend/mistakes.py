@@ -1,23 +1,12 @@
-"""What to say about a text that does not fit the grammar.
+"""Broken programs, each with what to say about it.
 
-`MISTAKES` is a table of broken programs, each with its message. A mistake in a user's file is recognised by the state
-of the parser where it happened: the same state and kind of token as in one of the examples gives that message. What
-no example covers gets a message made from the tokens that would have been right there.
+A mistake in a user's file is recognised by what the parser was in the middle of, and the kind of token that did not fit
+(`frontend/describe.py`): the same as in one of these examples gives that message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-
-from lark import Token
-from lark.parsers.lalr_analysis import Shift
-from lark.parsers.lalr_interactive_parser import InteractiveParser
-
-from uniep_compiler.diagnostics import Diagnostic, Label
-from uniep_compiler.frontend.grammar import Run, tokens_of
-from uniep_compiler.frontend.layout import span_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +23,67 @@ class Mistake:
 _HEAD = "uniep 1\nmoe m(x : bf16[T, H]) -> bf16[T, H] {\n"
 
 MISTAKES: tuple[Mistake, ...] = (
+    Mistake(
+        code="UEP0101",
+        message="there is no `**`",
+        label="expected an expression before this",
+        help="a square is `square(v)` or `v * v`",
+        examples=(_HEAD + "y = x * *",),
+    ),
+    Mistake(
+        code="UEP0101",
+        message="the dims of a type are not closed",
+        label="expected `]` before this",
+        help="dims stand in square brackets, like `x : bf16[T, H]`",
+        examples=("uniep 1 moe m(x : f32[T, y :",),
+    ),
+    Mistake(
+        code="UEP0101",
+        message="results have types, and no names",
+        label="expected `[` before this",
+        help="write the types alone, like `-> bf16[T, H], i32[E]`",
+        examples=("uniep 1 moe m() -> (out :",),
+    ),
+    Mistake(
+        code="UEP0101",
+        message="a condition is missing",
+        label="expected a condition before this",
+        help="a condition is like `H % 16 == 0` or `K <= E`",
+        examples=(
+            "uniep 1 moe m() -> f32[T] where {",
+            "uniep 1 moe m() -> f32[T] where K <= E, {",
+            "uniep 1 schedule s when {",
+            "uniep 1 schedule s when K <= E, {",
+        ),
+    ),
+    Mistake(
+        code="UEP0101",
+        message="`for` is missing between the layer and the target",
+        label="expected `for` before this",
+        help="for example `schedule my_layer for sm_90 {{`",
+        examples=("uniep 1 schedule s sm_90",),
+    ),
+    Mistake(
+        code="UEP0101",
+        message="a schedule entry ends with its line",
+        label="expected the end of the line",
+        help="write one entry in a line; a tile stands in brackets, like `tile(h) = (128, 256, 64)`",
+        examples=("uniep 1 schedule s { fuse = layer,", "uniep 1 schedule s { tile(h) = 128,"),
+    ),
+    Mistake(
+        code="UEP0101",
+        message="a name is missing",
+        label="expected a name before this",
+        help="a statement with several results is like `gate, up = split(h, halves)`",
+        examples=(_HEAD + "x, =",),
+    ),
+    Mistake(
+        code="UEP0101",
+        message="a dtype is missing",
+        label="expected a dtype before this",
+        help="write `h = ...`, or declare what it is rounded to: `h : f32 = ...`",
+        examples=(_HEAD + "x :=",),
+    ),
     Mistake(
         code="UEP0104",
         message="the version line is missing",
@@ -216,7 +266,6 @@ MISTAKES: tuple[Mistake, ...] = (
             _HEAD + "y = ()",
             _HEAD + "y = = x",
             _HEAD + "y = f(x, ,",
-            _HEAD + "y = x * *",
             _HEAD + "y = x + +",
             _HEAD + "y = x = z",
             _HEAD + "y = f(x +,",
@@ -299,113 +348,3 @@ MISTAKES: tuple[Mistake, ...] = (
         ),
     ),
 )
-
-_NAMES: Mapping[str, str] = {
-    "_NEWLINE": "the end of the line",
-    "$END": "the end of the file",
-    "NAME": "a name",
-    "INT": "a number",
-    "FLOAT": "a number",
-    "COMPARE": "a comparison",
-    **dict.fromkeys(("PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCENT"), "an operator"),
-    "LPAR": "`(`",
-    "RPAR": "`)`",
-    "LSQB": "`[`",
-    "RSQB": "`]`",
-    "LBRACE": "`{`",
-    "RBRACE": "`}`",
-    "COMMA": "`,`",
-    "COLON": "`:`",
-    "EQUAL": "`=`",
-    "_ARROW": "`->`",
-}
-_UNKNOWN_HELP = (
-    ("'", "there are no strings; words stand without quotes"),
-    ('"', "there are no strings; words stand without quotes"),
-    ("@", "a product of rows and expert weights is `group_gemm(rows, weights)`"),
-    (";", "statements end with their line"),
-    ("!", "the comparison is `!=`"),
-    ("&", "write several conditions with commas between"),
-    ("|", "write several conditions with commas between"),
-    ("/", "a comment starts with `#`"),
-)
-
-
-def describe(token: Token, previous: Token | None, parser: InteractiveParser) -> Diagnostic:
-    """The diagnostic for `token`, which `parser` cannot take behind `previous`."""
-    if token.type == "UNKNOWN":
-        return _unknown_character(token)
-    if token.type.isupper() and token.isalpha() and token.type == token.upper() and "NAME" in parser.choices():
-        return _reserved(token)
-    mistake = _table().get((_settled(parser), token.type))
-    if mistake is None:
-        message = f"{_found(token)} was not expected here"
-        return _diagnostic("UEP0101", message, token, _expected(parser), "docs/language.md has the grammar")
-    words = {"found": _found(token), "before": str(previous or "")}
-    message, label, help_ = (text.format(**words) for text in (mistake.message, mistake.label, mistake.help))
-    return _diagnostic(mistake.code, message, token, label, help_)
-
-
-@cache
-def _table() -> Mapping[tuple[object, str], Mistake]:
-    """The mistakes by parser state and type of token."""
-    table: dict[tuple[object, str], Mistake] = {}
-    for mistake in MISTAKES:
-        for example in mistake.examples:
-            table.setdefault(_key(example), mistake)
-    return table
-
-
-def _key(example: str) -> tuple[object, str]:
-    """The state and type of token at which the parser stops in a broken program."""
-    found: list[tuple[object, str]] = []
-
-    def note(token: Token, previous: Token | None, parser: InteractiveParser) -> Diagnostic:
-        found.append((_settled(parser), token.type))
-        return _diagnostic("UEP0101", "", token, "", "")
-
-    layout = tokens_of(example)
-    layout.errors.clear()  # examples end where they break, with brackets still open
-    Run(layout, note)
-    return found[0]
-
-
-def _settled(parser: InteractiveParser) -> object:
-    """What the parser was in the middle of: its state, once all that may be complete is taken as complete."""
-    table = parser.parser_state.parse_conf.states
-    stack = list(parser.parser_state.state_stack)
-    while True:
-        rules = {id(rule): rule for action, rule in table[stack[-1]].values() if action is not Shift}
-        if len(rules) != 1:
-            return stack[-1]
-        (rule,) = rules.values()
-        del stack[len(stack) - len(rule.expansion) :]
-        stack.append(table[stack[-1]][rule.origin.name][1])
-
-
-def _diagnostic(code: str, message: str, token: Token, label: str, help_: str) -> Diagnostic:
-    return Diagnostic(code=code, message=message, labels=(Label(span=span_of(token), text=label),), help=help_)
-
-
-def _found(token: Token) -> str:
-    return _NAMES[token.type] if token.type in ("_NEWLINE", "$END") else f"`{token}`"
-
-
-def _expected(parser: InteractiveParser) -> str:
-    names = sorted({_NAMES.get(type_, f"`{type_.lower()}`") for type_ in parser.accepts()})
-    *most, last = names
-    return f"expected {', '.join(most)} or {last}" if most else f"expected {last}"
-
-
-def _reserved(token: Token) -> Diagnostic:
-    help_ = f"choose another name, such as `{token}_`"
-    return _diagnostic("UEP0224", f"`{token}` is a word of the language", token, "expected a name", help_)
-
-
-def _unknown_character(token: Token) -> Diagnostic:
-    help_ = next((text for start, text in _UNKNOWN_HELP if token.startswith(start)), "remove it")
-    if not token.isascii() and token[0] not in "'\"":
-        help_ = "names are made of the letters a-z and A-Z, digits and `_`; comments may hold anything"
-    what = "characters" if len(token) > 1 else "character"
-    shown = str(token) if token.isprintable() else ascii(str(token))[1:-1]
-    return _diagnostic("UEP0102", f"{what} `{shown}` in a program", token, "not part of the language", help_)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label, UniepError
 from uniep_compiler.frontend.build import build_file
+from uniep_compiler.frontend.describe import describe
 from uniep_compiler.frontend.grammar import Run, tokens_of
-from uniep_compiler.frontend.mistakes import describe
 from uniep_compiler.frontend.schedule_block import ScheduleBlock, type_schedules
 from uniep_compiler.frontend.syntax import FileDecl, MoeDecl
 from uniep_compiler.source import Source, Span

@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import get_args, get_type_hints
 
-from uniep_compiler.diagnostics import Diagnostic, Label
+from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
 from uniep_compiler.frontend import syntax
 from uniep_compiler.frontend.syntax import MoeDecl, ScheduleDecl
 from uniep_compiler.ir.constraint import holds
@@ -47,8 +47,12 @@ class Condition:
     span: Span = field(compare=False)
 
     def holds(self, dims: Mapping[str, int]) -> bool:
-        """Whether it is true for these dims; KeyError if one is missing."""
-        return holds(self.text, dims)
+        """Whether it is true for these dims; KeyError if one is missing, UniepError if it divides by zero."""
+        try:
+            return holds(self.text, dims)
+        except ZeroDivisionError:
+            message, help_ = f"`{self.text}` divides by zero", "change the condition, or bind other dims"
+            raise UniepError([_problem("UEP0219", message, self.span, "for these dims", help_)]) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

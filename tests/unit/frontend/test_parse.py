@@ -6,8 +6,9 @@ import pickle
 import pytest
 
 from uniep_compiler.diagnostics import UniepError
+from uniep_compiler.frontend.describe import key_of, mistakes
 from uniep_compiler.frontend.grammar import Run, tokens_of
-from uniep_compiler.frontend.mistakes import MISTAKES, _key, _table
+from uniep_compiler.frontend.mistakes import MISTAKES
 from uniep_compiler.frontend.parse import MAX_SOURCE_BYTES, parse, parse_file
 from uniep_compiler.frontend.schedule_block import Setting, TileSetting
 from uniep_compiler.frontend.syntax import Assign, Binary, Call, Return, text_of
@@ -77,6 +78,12 @@ def test_operators_bind_as_usual():
     assert text_of(value.left) == "a - b"
 
 
+def test_several_results_may_stand_in_brackets():
+    (ret,) = parse("uniep 1\nmoe m() -> (f32[T], f32[T],) {\n    return (a, b,)\n}\n").moe.body
+    assert isinstance(ret, Return)
+    assert [text_of(value) for value in ret.values] == ["a", "b"]
+
+
 # -- Texts -------------------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +142,7 @@ def test_files_that_are_too_long_are_refused(tmp_path):
     ids=lambda value: repr(value.rsplit("\n", 1)[-1]) if isinstance(value, str) else value.message,
 )
 def test_every_example_of_a_mistake_is_known_by_it(mistake, example):
-    assert _table()[_key(example)] is mistake
+    assert mistakes()[key_of(example)] is mistake
 
 
 def test_mistakes_in_different_statements_are_all_reported():
@@ -194,6 +201,8 @@ def test_a_schedule_says_where_it_applies():
     assert not schedule.applies("sm_90", {"T": 4097, "H": 2})
     assert not schedule.applies("sm_80", {"T": 4096, "H": 2})
     assert schedule_of("").applies("cpu", {})
+    with pytest.raises(UniepError, match="divides by zero"):
+        schedule_of("", "schedule one when T % (H - 2) == 0").applies("cpu", {"T": 8, "H": 2})
     with pytest.raises(KeyError):
         schedule.applies("sm_90", {"H": 2})
 
