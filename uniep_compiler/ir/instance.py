@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from uniep_compiler.ir.index import Environment, Expr, evaluate
 from uniep_compiler.ir.numbering import coordinates_at, num_tasks
 from uniep_compiler.ir.schedule import Interleave, Launch, Schedule, Segment, Slice, Stage
 from uniep_compiler.ir.tasks import Access, Family, Post, Proxy, Range, Scope, TaskGraph, Wait
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -89,6 +92,12 @@ class Instance:
 
     graph: TaskGraph
     tasks: Mapping[TaskId, Task]
+
+    def to_networkx(self) -> nx.DiGraph:
+        """A networkx copy: single tasks, and which waits for which (`ir/networkx_view.py` says what is in it)."""
+        from uniep_compiler.ir.networkx_view import tasks_graph
+
+        return tasks_graph(self)
 
 
 def instantiate(graph: TaskGraph | Schedule, routing: Environment) -> Instance:

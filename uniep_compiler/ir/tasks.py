@@ -5,7 +5,8 @@ from those coordinates to what a task touches, in the index language. A map may 
 (`over`, `when`): rows of a tile, chunks of a lane, routes of a token.
 
 Lifetimes: a task first performs its waits, in order; then its reads and writes; then a CTA barrier; then its posts.
-A family with `stepwise` set does that once per item of its first `over` range instead (a lane posts chunk by chunk).
+A family with `stepwise` set does the latter once per item of the ranges that all it touches have in common (a lane
+posts chunk by chunk).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from uniep_compiler.options import Send
 from uniep_compiler.source import NO_SPAN, Span
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from uniep_compiler.ir.instance import Instance
 
 
@@ -289,6 +292,12 @@ class TaskGraph:
         from uniep_compiler.ir.tasks_text import print_tasks
 
         return print_tasks(self)
+
+    def to_networkx(self) -> nx.DiGraph:
+        """A networkx copy: families, and which waits for which (`ir/networkx_view.py` says what is in it)."""
+        from uniep_compiler.ir.networkx_view import families_graph
+
+        return families_graph(self)
 
     def instantiate(self, routing: Environment) -> Instance:
         """Every single task of every rank under one routing (`ir/routing.py`)."""
