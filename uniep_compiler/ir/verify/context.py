@@ -58,6 +58,8 @@ class Context:
     definitions: dict[object, Linear] = field(default_factory=dict)
     next_variable: int = 0
     impossible: bool = False
+    num_normal: int = 0
+    bounds: dict[frozenset[tuple[int, int]], int] = field(default_factory=dict)
 
     def copy(self) -> Context:
         """An independent context with the same assumptions."""
@@ -72,6 +74,8 @@ class Context:
             definitions=dict(self.definitions),
             next_variable=self.next_variable,
             impossible=self.impossible,
+            num_normal=self.num_normal,
+            bounds=dict(self.bounds),
         )
 
     def union(self, other: Context) -> Context:
@@ -119,6 +123,7 @@ class Context:
     def solve(self, variable: int, value: Linear) -> None:
         """The variable is `value`, which does not mention it."""
         equation = {variable: value}
+        self.num_normal = 0
         for other, term in self.solved.items():
             if variable in term.terms:
                 self.solved[other] = term.substituted(equation)
@@ -135,7 +140,22 @@ class Context:
             return True
         if goal.is_constant:
             return goal.const >= 0
+        self._normalise()
+        known = self.bounds.get(frozenset(goal.terms.items()))
+        if known is not None and known <= goal.const:
+            return True
         return self._refutes([goal.times(-1).shifted(-1)])
+
+    def _normalise(self) -> None:
+        """Bring the inequalities to normal form, and note the tightest one for each left side in `bounds`."""
+        if not self.num_normal:
+            self.bounds = {}
+        for number in range(self.num_normal, len(self.inequalities)):
+            term = self.inequalities[number] = self.normal(self.inequalities[number])
+            side = frozenset(term.terms.items())
+            if self.bounds.get(side, term.const) >= term.const:
+                self.bounds[side] = term.const
+        self.num_normal = len(self.inequalities)
 
     def proves_equal(self, lhs: Linear, rhs: Linear) -> bool:
         """Whether both are equal in all that the context allows."""
@@ -149,7 +169,8 @@ class Context:
         return self.impossible or self._refutes([])
 
     def _refutes(self, extra: list[Linear]) -> bool:
-        known = [self.normal(term) for term in self.inequalities]
+        self._normalise()
+        known = [Linear(dict(side), const) for side, const in self.bounds.items()]
         cases = [tuple(tuple(self.normal(term) for term in case) for case in pair) for pair in self.cases]
         if extra:
             known, cases = _connected(extra, known, cases)

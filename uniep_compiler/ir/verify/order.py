@@ -55,10 +55,21 @@ class Order:
         self.model = model
         families = {family.name: family for family in model.graph.families}
         self.parts = tuple(_parts(model, families))
+        self._cases_with: dict[Part, list[int]] = {}
 
     def of(self, family: Family) -> list[Part]:
         """The parts of a family, in order."""
         return [part for part in self.parts if part.family.name == family.name]
+
+    def cases_with(self, part: Part) -> list[int]:
+        """The numbers of the cases in which the part may have tasks."""
+        if part not in self._cases_with:
+            self._cases_with[part] = [
+                number
+                for number, (context, frame) in enumerate(self.cases)
+                if not context.proves(context.term(part.steps, frame).times(-1))
+            ]
+        return self._cases_with[part]
 
     @cached_property
     def cases(self) -> list[tuple[Context, Frame]]:
@@ -209,15 +220,14 @@ def _order_fault(model: Model, order: Order, waiter: tuple[Family, Wait], poster
 
 def _never_meet(order: Order, waiting: tuple[Part, Wait], posting: tuple[Part, Post]) -> bool:
     """Whether no task of the one part waits for a later task of the other."""
-    return all(_is_impossible(context, frame, waiting, posting) for context, frame in order.cases)
+    early, late = order.cases_with(waiting[0]), order.cases_with(posting[0])
+    return all(_is_impossible(*order.cases[case], waiting, posting) for case in early if case in late)
 
 
 def _is_impossible(case: Context, frame: Frame, waiting: tuple[Part, Wait], posting: tuple[Part, Post]) -> bool:
     (early, wait), (late, post) = waiting, posting
     context = case.copy()
     first, second = _Position(context, frame, early), _Position(context, frame, late)
-    if context.is_impossible():
-        return True
     if not tables(wait.index) and not tables(post.index):
         context.assume_equal(first.index_of(wait.index, wait), second.index_of(post.index, post))
     if early.place == late.place:
