@@ -23,7 +23,9 @@ from benchmarks.worker import Worker, WorkerError
 
 PREPARE_SECONDS = 240
 TURN_SECONDS = 60
-BACKSTOP_SECONDS = 30
+GRACE_SECONDS = 20
+"""What a turn that has begun may take past the deadline."""
+BACKSTOP_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +38,8 @@ class Settings:
     deadline: float
 
     def seconds(self, limit: float) -> float:
-        """What is left for a step that may take `limit` seconds."""
-        return max(0.0, min(limit, self.deadline - time.monotonic()))
+        """What a step that may take `limit` seconds has, now that it begins."""
+        return max(0.0, min(limit, self.deadline + GRACE_SECONDS - time.monotonic()))
 
     @property
     def over(self) -> bool:
@@ -142,15 +144,11 @@ def measure_shape(jobs: Sequence[Job], settings: Settings) -> tuple[list[Measure
     try:
         device = prepare(running, settings)
         for number in range(settings.rounds):
-            if settings.over:
-                break
             take_turns(running, number, settings)
     finally:
         for item in running:
             item.worker.end()
-    for item in running:
-        if not item.measured.failure and not item.measured.rounds_ms:
-            item.measured.failure = "not timed: the time was up"
+    keep_whole_rounds([item.measured for item in running])
     return [item.measured for item in running], device
 
 
@@ -178,6 +176,8 @@ def take_turns(running: Sequence[Running], number: int, settings: Settings) -> N
     """One round: each system that still runs, in turn; every other round backwards, so that neighbours change roles."""
     order = [item for item in running if not item.measured.failure]
     for item in order if number % 2 == 0 else reversed(order):
+        if settings.over:
+            return
         try:
             answer = item.worker.request(settings.seconds(TURN_SECONDS), "turn", settings.warm_up_ms, settings.turn_ms)
         except WorkerError as error:
@@ -185,6 +185,16 @@ def take_turns(running: Sequence[Running], number: int, settings: Settings) -> N
             continue
         item.measured.rounds_ms.append(median(answer["times_ms"]))  # type: ignore[arg-type]
         _note_check(item.measured, answer)
+
+
+def keep_whole_rounds(systems: Sequence[Measured]) -> None:
+    """Of a last round that the time did not suffice for, nothing counts."""
+    running = [measured for measured in systems if not measured.failure]
+    whole = min((len(measured.rounds_ms) for measured in running), default=0)
+    for measured in running:
+        del measured.rounds_ms[whole:]
+        if not whole:
+            measured.failure = "not timed: the time was up"
 
 
 def print_result(result: dict[str, object]) -> None:

@@ -161,5 +161,5 @@ SETUPS: Mapping[str, Callable[[Inputs, Schedule], System]] = {
 TUNES_ITSELF = frozenset({"liger"})
 """Systems whose first call times kernels on the device, which must be theirs alone then."""
 
-PACKAGES = ("torch", "triton", "transformers", "liger_kernel", "numpy")
+PACKAGES = ("torch", "triton", "transformers", "liger_kernel")
 """Distributions whose versions are recorded."""

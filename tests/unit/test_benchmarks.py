@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks import record, table
+from benchmarks.forward import keep_whole_rounds
 from benchmarks.inputs import expected_rows, make_inputs, relative_error, sample_rows
 from benchmarks.jobs import Job, Variant, parse_variant
 from benchmarks.peers import SETUPS
@@ -105,6 +106,14 @@ def test_a_wrong_result_is_called_wrong(error, status):
     found = systems_of(shape_record(SHAPE, [one]))["uniep"]
     assert found["status"] == status
     assert found["relative_error"] == (error if math.isfinite(error) else None)
+
+
+def test_only_whole_rounds_count():
+    systems = [measured("dense", 1, [1.0, 2.0]), measured("uniep", 1, [3.0]), measured("liger", 0, [], failure="why")]
+    keep_whole_rounds(systems)
+    assert [system.rounds_ms for system in systems] == [[1.0], [3.0], []]
+    assert [system.status for system in systems] == ["ok", "ok", "failed"]
+    assert systems[2].failure == "why"
 
 
 def test_text_table_has_a_line_per_system():
