@@ -124,7 +124,7 @@ def _caption(record: Record) -> list[str]:
     return [
         f"TFLOP/s of a forward pass (6·T·K·H·I operations, bf16) on one {card}, all systems in turn on one input;",
         "uniep's times include its plan. *of dense* and *× torch* are the ratios of uniep's rate to those of an 8192³",
-        f"`torch.matmul`{_dense_rates(record)} and of torch's grouped GEMM; *error* is uniep's relative distance from float64.",
+        f"`torch.matmul`{_dense_rates(record)} and of torch's grouped GEMM; *error* is uniep's, relative to float64.",
         f"Measured on {str(record['date'])[:10]} at commit {short}, with {packages}, by",
         "",
         f"    {record['command']}",
