@@ -8,6 +8,8 @@ import json
 import pytest
 
 from uniep_compiler.ir.ops_text import print_ops, read_ops
+from uniep_compiler.ir.schedule_text import read_schedule
+from uniep_compiler.ir.tasks_text import read_tasks
 from uniep_compiler.passes.pipeline import PASS_NAMES
 
 DIMS = ("--dims", "H=64,I=32,E=8,K=2")
@@ -19,10 +21,11 @@ def test_ops_read_back(uniepc, example):
     assert print_ops(read_ops(done.stdout)) == done.stdout
 
 
-@pytest.mark.parametrize("stage", ["tasks", "schedule"])
-def test_tasks_and_schedule_name_families_and_signals(uniepc, example, stage):
+@pytest.mark.parametrize(("stage", "read"), [("tasks", read_tasks), ("schedule", read_schedule)])
+def test_tasks_and_schedule_read_back(uniepc, example, stage, read):
     done = uniepc("show", example, *DIMS, "--stage", stage, "--ranks", 2)
-    assert done.exit_code == 0
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert str(read(done.stdout)).strip() == done.stdout.strip()
     for word in ("send_xs", "relay_xs", "gemm_a", "reduce_out", "a_ready"):
         assert word in done.stdout
 
