@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from uniep_compiler.ir.index import Coord, Expr, Int, Sym
 from uniep_compiler.ir.schedule import Interleave, Launch, Schedule, Segment, Slice, Stage
-from uniep_compiler.ir.tasks import Access, BufferKind, Family, Post, Proxy, Range, Scope, Wait
+from uniep_compiler.ir.tasks import Access, BufferKind, Family, Post, Proxy, Range, Scope
 
 Mutants = Iterator[tuple[str, Schedule]]
 
@@ -144,14 +144,13 @@ def drop_fence(schedule: Schedule) -> Mutants:
 
 
 def fence_too_early(schedule: Schedule) -> Mutants:
-    """The fence stands at a wait before the one that makes the data visible."""
-    for family in schedule.graph.families:
-        for number, wait in enumerate(family.waits):
-            if wait.fence and family.posts:
-                early = Wait(signal=wait.signal, index=wait.index, target=Int(0), scope=wait.scope, fence=True)
-                late = replace(wait, fence=False)
-                waits = (*family.waits[:number], early, late, *family.waits[number + 1 :])
-                yield f"fence of {family.name}", with_family(schedule, replace(family, waits=waits))
+    """The fence stands at a wait for something else, before the wait that makes the data visible."""
+    for i, family in enumerate(schedule.graph.families):
+        others = [wait for other in schedule.graph.families[:i] for wait in other.waits if wait.index == Coord("tile")]
+        if others and any(wait.fence for wait in family.waits):
+            late = [replace(wait, fence=False) for wait in family.waits]
+            waits = (replace(others[-1], fence=True), *late)
+            yield f"fence of {family.name}", with_family(schedule, replace(family, waits=waits))
 
 
 # -- accesses -------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from uniep_compiler.ir.tasks import (
     Signal,
     TaskGraph,
     Wait,
+    ZeroBody,
 )
 from uniep_compiler.passes.build_tasks import ROUTE_AT, ROWS_OF_TILE, SOURCE, TILE
 from uniep_compiler.passes.names import ROW_ROUTE
@@ -52,7 +53,12 @@ def assign_signals(graph: TaskGraph, settings: Settings) -> TaskGraph:
 
 
 def _carried(writer: Family) -> Iterable[str]:
-    """The buffers that get a signal of their own. `row_route` travels with the rows, under their signal."""
+    """The buffers that get a signal of their own. `row_route` travels with the rows, under their signal.
+
+    Zeros stand after the last valid row, where no task reads.
+    """
+    if isinstance(writer.body, ZeroBody):
+        return ()
     seen = dict.fromkeys(access.buffer for access in writer.writes)
     return [buffer for buffer in seen if buffer != ROW_ROUTE]
 

@@ -105,7 +105,7 @@ def check_signals_have_places_of_their_own(model: Model) -> Iterator[Diagnostic]
 
 
 def _any_rank(model: Model) -> tuple[Context, Frame]:
-    context = Context(model.facts)
+    context = Context(facts=model.facts)
     frame = Frame(rank=context.fresh(), coords={})
     context.saturate()
     return context, frame

@@ -241,7 +241,7 @@ class _Solver:
             while self.context.merge_same():
                 pass
             if not (self._from_conditions() or self._from_route() or self._from_place() or self._from_blocks()):
-                self._set_first_to_zero()
+                self._set_last_to_zero()
 
     def _define(self, term: Linear, value: Linear) -> bool:
         """If one unknown is open in `term`, with a unit coefficient: make `term` equal `value` by it."""
@@ -291,9 +291,9 @@ class _Solver:
         self.open.discard(block)
         return True
 
-    def _set_first_to_zero(self) -> None:
-        """Any value will do for a coordinate that nothing determines."""
-        variable = min(self.open)
+    def _set_last_to_zero(self) -> None:
+        """Any value will do for what nothing determines; positions inside a box come last, and are tried first."""
+        variable = max(self.open)
         self.context.solve(variable, ZERO)
         self.open.discard(variable)
 

@@ -102,6 +102,6 @@ class Model:
         key = (id(touched), copy)
         if key not in self._elements:
             self._kept.append(touched)  # so that its id stays its own
-            context = Context(self.facts, next_variable=len(self._elements) * _VARIABLES_PER_ELEMENT)
+            context = Context(facts=self.facts, next_variable=len(self._elements) * _VARIABLES_PER_ELEMENT)
             self._elements[key] = context, assumed(context, family, touched)
         return self._elements[key]

@@ -74,7 +74,7 @@ class Order:
     @cached_property
     def cases(self) -> list[tuple[Context, Frame]]:
         """The cases that the counts distinguish: in each, all of them are linear. Empty if there are too many."""
-        context = Context(self.model.facts)
+        context = Context(facts=self.model.facts)
         rank = context.fresh()
         context.assume(rank, Linear.number(self.model.graph.ranks - 1).minus(rank))
         frame = Frame(rank=rank, coords={})

@@ -185,7 +185,7 @@ def _stretches(buffer: Buffer) -> tuple[tuple[Expr, Expr], ...]:
 
 
 def _result_is_written(model: Model, buffer: Buffer, low: Expr, high: Expr) -> bool:
-    context = Context(model.facts)
+    context = Context(facts=model.facts)
     rank, row = context.fresh(), context.fresh()
     frame = Frame(rank=rank, coords={})
     context.assume(rank, Linear.number(model.graph.ranks - 1).minus(rank))

@@ -153,7 +153,7 @@ def _is_one_per_route(model: Model, poster: Family, post: Post, number: int) -> 
 
 def _every_route_is_posted(model: Model, poster: Family, post: Post, count: Count) -> bool:
     """Whether for every valid route of the group there is a post."""
-    context = Context(model.facts)
+    context = Context(facts=model.facts)
     key = model.facts.kinds[Kind.ROUTE].keys[0]
     route = context.record(Kind.ROUTE, {"src": context.fresh(), "route": context.fresh()}, key)
     frame = Frame(rank=route.attributes["src"], coords=route.attributes)

@@ -1,0 +1,213 @@
+"""The checker accepts what the compiler makes and rejects what is broken, with a diagnostic that helps."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.mutations import MUTATIONS, with_family
+from tests.schedules import build, random_routing
+from uniep_compiler.ir.index import Int, Lookup
+from uniep_compiler.ir.tasks import Buffer, BufferKind
+from uniep_compiler.ir.types import DType
+from uniep_compiler.ir.verify import verify
+from uniep_compiler.machine.program import load
+from uniep_compiler.machine.run import run
+from uniep_compiler.options import Fuse, Order, Relay
+from uniep_compiler.source import Span
+
+REJECTED_WITH = {
+    "drop_wait": "UEP0314",
+    "raise_target": "UEP0313",
+    "lower_target": "UEP0313",
+    "shift_wait": "UEP0313",
+    "fix_wait": "UEP0314",
+    "drop_post": "UEP0313",
+    "double_post": "UEP0313",
+    "shift_post": "UEP0313",
+    "post_unconditionally": "UEP0313",
+    "post_at_home": "UEP0313",
+    "post_from_elsewhere": "UEP0313",
+    "narrow_post": "UEP0318",
+    "narrow_wait": "UEP0318",
+    "drop_fence": "UEP0319",
+    "fence_too_early": "UEP0319",
+    "write_by_tma": "UEP0320",
+    "read_by_tma": "UEP0319",
+    "drop_write": "UEP0315",
+    "write_a_row_less": "UEP0315",
+    "write_a_row_more": "UEP0316",
+    "write_a_column_less": "UEP0315",
+    "write_a_column_later": "UEP0321",
+    "write_a_row_later": "UEP0315",
+    "read_a_row_later": "UEP0315",
+    "write_at_home": "UEP0316",
+    "read_unconditionally": "UEP0315",
+    "write_unconditionally": "UEP0316",
+    "read_one_item_more": "UEP0315",
+    "reuse_buffer": "UEP0314",
+    "keep_out_of_reach": "UEP0323",
+    "shrink_buffer": "UEP0321",
+    "swap_segments": "UEP0311",
+    "swap_members": "UEP0311",
+    "swap_stages": "UEP0312",
+    "merge_stages": "UEP0311",
+    "swap_launches": "UEP0314",
+    "merge_launches": "UEP0314",
+    "drop_segment": "UEP0310",
+    "miss_a_task": "UEP0310",
+    "repeat_a_task": "UEP0310",
+    "start_later": "UEP0310",
+    "overlap_signals": "UEP0322",
+    "shrink_scoreboard": "UEP0322",
+    "shrink_signal": "UEP0321",
+    "change_domain": "UEP0310",
+    "number_differently": "UEP0311",
+    "take_other_items": "UEP0310",
+    "confuse_ranks": "UEP0316",
+    "confuse_tables": "UEP0314",
+}
+
+
+def base(name, ranks=2):
+    return build(ranks, fuse=Fuse.PAIRS if name.endswith("launches") else Fuse.LAYER)
+
+
+def codes(schedule):
+    return {diagnostic.code for diagnostic in verify(schedule)}
+
+
+@pytest.mark.parametrize("fuse", Fuse)
+@pytest.mark.parametrize("relay", Relay)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_what_the_compiler_makes_is_accepted(ranks, relay, fuse):
+    for order, target in itertools.product(Order, ("cpu", "sm_90")):
+        assert verify(build(ranks, relay=relay, fuse=fuse, order=order, target=target)) == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group": 1},
+        {"group": 8, "lag": 0},
+        {"lag": 5},
+        {"lanes": 1, "chunk": 1},
+        {"lanes": 16, "chunk": 16},
+        {"block": 1},
+        {"tile": 128},
+        {"results": ("out", "h")},
+        {"results": ("xs", "y", "out")},
+        {"local": False, "ranks": 1},
+        {"ranks": 3},
+    ],
+    ids=str,
+)
+def test_options_are_accepted(options):
+    assert verify(build(**{"ranks": 2, **options})) == ()
+
+
+@pytest.mark.parametrize("name", REJECTED_WITH)
+def test_each_way_to_break_a_schedule_is_rejected(name):
+    assert any(REJECTED_WITH[name] in codes(mutant) for _, mutant in MUTATIONS[name](base(name)))
+
+
+def machine_finds(schedule, seeds):
+    for seed in seeds:
+        program = load(schedule, random_routing(schedule, seed))
+        if run(program, workers=2, seed=seed, merged=seed % 4 == 3, split=seed % 4 == 2).findings:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_nothing_is_accepted_that_the_machine_can_make_fail(name):
+    for what, mutant in itertools.islice(MUTATIONS[name](base(name)), 2):
+        assert verify(mutant) or not machine_finds(mutant, range(6)), what
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("relay", Relay)
+def test_no_mutant_is_accepted_that_the_machine_can_make_fail(name, ranks, relay):
+    for fuse in (Fuse.LAYER, Fuse.PAIRS):
+        for what, mutant in MUTATIONS[name](build(ranks, relay=relay, fuse=fuse, results=("out", "h"))):
+            assert verify(mutant) or not machine_finds(mutant, range(24)), (fuse, what)
+
+
+def test_two_mutations_at_once_are_rejected():
+    """Reusing `xs` for `y` is fine as long as gemm_y waits for gemm_a."""
+    reused = dict(MUTATIONS["reuse_buffer"](build(2)))["y in xs"]
+    assert verify(reused) == ()
+    family = reused.graph.family("gemm_y")
+    assert {"UEP0314", "UEP0317"} <= codes(with_family(reused, replace(family, waits=())))
+
+
+def test_without_a_shared_device_a_boundary_orders_the_own_rank_only():
+    schedule = build(2, fuse=Fuse.NONE)
+    assert verify(schedule) == ()
+    found = verify(schedule, shared_device=False)
+    assert {diagnostic.code for diagnostic in found} == {"UEP0314"}
+    assert any("`relay_xs` may read `xs_arrived` before `send_xs`" in diagnostic.message for diagnostic in found)
+    assert verify(build(1, fuse=Fuse.NONE), shared_device=False) == ()
+
+
+class TestDiagnostics:
+    def mutant(self, name):
+        return next(mutant for _, mutant in MUTATIONS[name](build(2)))
+
+    def test_name_both_families_and_the_buffer(self):
+        found = verify(self.mutant("drop_wait"))
+        assert "`relay_xs` may read `xs_arrived` before `send_xs` has written it" in [d.message for d in found]
+        assert all(diagnostic.help and diagnostic.notes for diagnostic in found)
+
+    def test_point_into_the_program(self):
+        schedule = self.mutant("narrow_wait")
+        for line, name in enumerate(("send_xs", "relay_xs"), start=3):
+            family = schedule.graph.family(name)
+            span = Span(line=line, column=5, end_line=line, end_column=9)
+            schedule = with_family(schedule, replace(family, span=span))
+        (diagnostic,) = verify(schedule)
+        assert [(label.span.line, label.primary) for label in diagnostic.labels] == [(4, True), (3, False)]
+
+    def test_all_faults_are_reported(self):
+        schedule = self.mutant("drop_fence")
+        relay = schedule.graph.family("relay_xs")
+        waits = tuple(replace(wait, target=wait.target + 1) for wait in relay.waits)
+        assert codes(with_family(schedule, replace(relay, waits=waits))) == {"UEP0319", "UEP0313"}
+
+
+class TestNames:
+    def test_unknown_names_are_reported_alone(self):
+        schedule = build(2)
+        family = schedule.graph.family("gemm_a")
+        post = replace(family.posts[0], signal="nothing", index=Lookup("nowhere", ()))
+        broken = with_family(schedule, replace(family, posts=(post,), waits=()))
+        messages = [diagnostic.message for diagnostic in verify(broken)]
+        assert {diagnostic.code for diagnostic in verify(broken)} == {"UEP0324"}
+        assert "`gemm_a` names a signal `nothing` that the graph does not have" in messages
+        assert any("table `nowhere`" in message for message in messages)
+
+    def test_no_two_have_one_name(self):
+        schedule = build(2)
+        twice = (*schedule.graph.buffers, schedule.graph.buffers[0])
+        broken = replace(schedule, graph=replace(schedule.graph, buffers=twice))
+        assert [d.message for d in verify(broken)] == ["2 buffers have the name `x`"]
+
+
+def test_an_output_that_nobody_writes_is_rejected():
+    schedule = build(2)
+    extra = Buffer(name="extra", dtype=DType.F32, rows=Int(4), cols=Int(4), kind=BufferKind.OUTPUT)
+    graph = replace(schedule.graph, buffers=(*schedule.graph.buffers, extra))
+    assert codes(replace(schedule, graph=graph)) == {"UEP0315"}
+
+
+def test_a_proof_is_fast():
+    """Compilation always proves its schedule, and has a second and a half for everything."""
+    verify(build(2))
+    start = time.process_time()
+    verify(build(8, lanes=16, group=8, chunk=16))
+    assert time.process_time() - start < 1
