@@ -78,7 +78,7 @@ def build(ops: OpGraph, settings: Settings) -> Compiled:
         ops=ops,
         settings=settings,
         schedule=schedule,
-        forward=emit(schedule, settings),
+        forward=emit(schedule, settings, ops),
         plan_source=plan_source(plan_view_of(schedule.graph, settings)) if plans else "",
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import assert_never
 
 from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Lookup, Sym
 from uniep_compiler.ir.ops import Op
 from uniep_compiler.ir.types import DType
+from uniep_compiler.passes.names import is_named
 
 TL_DTYPES: Mapping[DType, str] = {
     DType.BF16: "tl.bfloat16",
@@ -17,8 +19,14 @@ TL_DTYPES: Mapping[DType, str] = {
     DType.I64: "tl.int64",
 }
 
+LONGEST_EXPRESSION = 72
+"""Characters of an expression in an epilogue, so that with its name and indentation it fits on a line."""
+
 SYMBOL_NAMES: Mapping[str, str] = {"num_rows": "total_rows"}
 """Symbols whose name in kernels differs: there, `num_rows` are those of a tile."""
+
+ATOM = 4
+"""A precedence above that of all operators."""
 
 _CALLS = {BinaryOp.MIN: "minimum", BinaryOp.MAX: "maximum", BinaryOp.CEILDIV: "cdiv"}
 _PRECEDENCE = {
@@ -56,24 +64,40 @@ def expr_text(expr: Expr, lookups: Mapping[Expr, str], outer: int = 0) -> str:
 
 
 def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str]) -> list[str]:
-    """Assignments for an epilogue's ops, in order. Unnamed values that are read once stand inside their reader."""
-    reads: dict[str, int] = {}
-    for op in ops:
-        for name in op.operands:
-            reads[name] = reads.get(name, 0) + 1
+    """Assignments for an epilogue's ops, in order. Unnamed values that are read once stand inside their reader.
+
+    A text that grows too long for that gets its line after all, so that every line stays short.
+    """
+    reads = Counter(name for op in ops for name in op.operands)
     inline: dict[str, str] = {}
     lines: list[str] = []
+
+    def write(name: str, text: str) -> None:
+        lines.append(f"{names[name]} = {text}")
+
     for op in ops:
-        operands = [inline.get(name, names.get(name, name)) for name in op.operands]
-        text, result = _op_text(op, operands), op.results[0]
-        if op.kind == "const" or (result.startswith("_") and reads.get(result, 0) == 1 and op.kind in _INLINE):
+        result = op.results[0]
+        text = _op_text(op, [inline.get(name, names[name]) for name in op.operands])
+        while len(text) > LONGEST_EXPRESSION and (long := _longest(op, inline)):
+            write(long, inline.pop(long))
+            text = _op_text(op, [inline.get(name, names[name]) for name in op.operands])
+        if op.kind == "const" or (not is_named(result) and reads[result] == 1):
             inline[result] = text
         else:
-            lines.append(f"{names.get(result, result)} = {text}")
+            write(result, text)
     return lines
 
 
-_INLINE = frozenset({"add", "sub", "mul", "neg", "silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square", "clamp"})
+def _longest(op: Op, inline: Mapping[str, str]) -> str | None:
+    """The operand that stands inside the op with the longest text, constants aside."""
+    inside = [name for name in op.operands if name in inline and not _is_number(inline[name])]
+    return max(inside, key=lambda name: len(inline[name]), default=None)
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-")[0].isdigit()
+
+
 _FUNCTIONS = frozenset({"silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square"})
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 

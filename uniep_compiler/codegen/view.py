@@ -48,14 +48,14 @@ class AccumulatorView:
     name: str
     pointer: str
     cols_name: str
-    expert_stride: int
-    col_stride: int
-    depth_stride: int
+    expert_shape: str
+    col_stride: str
+    depth_stride: str
     tma: str
     tma_index: str
     tma_transpose: str
     bias: str
-    bias_stride: int
+    bias_stride: str
     first_text: str
 
 
@@ -65,7 +65,7 @@ class StoreView:
 
     value: str
     pointer: str
-    stride: int
+    stride: str
     first_text: str
     dtype: str
     mask: str
@@ -114,7 +114,7 @@ class LaunchView:
     first: bool
     last: bool
     stages: tuple[StageView, ...]
-    count_lines: tuple[str, ...]
+    num_tasks: str
     families: tuple[str, ...]
 
 
@@ -136,6 +136,7 @@ class KernelView:
 
     title: str
     header: tuple[str, ...]
+    program: tuple[str, ...]
     interpreted: bool
     local: bool
     uses_tma: bool

@@ -1,0 +1,119 @@
+"""What the templates of families without a GEMM see: sends, relays, pushes, reduces, zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from uniep_compiler.codegen.places import COPY, REDUCE, TILE_LOOKUPS, Places
+from uniep_compiler.codegen.triton_text import TL_DTYPES
+from uniep_compiler.ir.index import Coord, Expr, Lookup
+from uniep_compiler.ir.tasks import CopyBody, Family, ReduceBody, ZeroBody
+
+
+def send_body(family: Family, body: CopyBody, places: Places) -> tuple[dict[str, object], Mapping[Expr, str]]:
+    """The body of comm lanes, and what they call the entries of the plan that they have read."""
+    graph = places.schedule.graph
+    write = next(access for access in family.writes if access.buffer == body.target)
+    item = Lookup("send_item", (Coord("peer"), Coord("item")))
+    by_token = body.target != family.value
+    route: Expr = item * graph.topk + Coord("k") if by_token else item
+    lookups: dict[Expr, str] = {
+        item: "item",
+        Lookup("row_of", (route,)): "row",
+        Lookup("tile_of", (route,)): "tile",
+        Coord("peer"): "peer",
+    }
+    fields: dict[str, object] = {
+        **_copy_fields(body, places),
+        "lanes": "LANES",
+        "num_ranks": "1" if places.local else "NUM_RANKS",
+        "topk": places.topk,
+        "topk_block": "TOPK_BLOCK",
+        "tile_rows": "TILE_ROWS",
+        "own_row": "" if places.local else "rank * NUM_RANKS + ",
+        "own_tokens": "0" if places.local else "first_token",
+        "peer": "turn" if places.local else "(rank + turn) % NUM_RANKS",
+        "by_token": by_token,
+        "sends_routes": not places.local,
+        "target_pointer": places.pointer(body.target, "peer"),
+        "target_row": places.text(write.row, lookups),
+    }
+    return fields, lookups
+
+
+def relay_body(family: Family, body: CopyBody, places: Places) -> dict[str, object]:
+    """The body of a relay, which collects a tile's rows."""
+    read = next(access for access in family.reads if access.buffer == body.source)
+    return {
+        **_copy_fields(body, places),
+        "gather_lines": origin_lines(places, "rows"),
+        "gather_row": places.text(read.row, TILE_LOOKUPS),
+        "target_pointer": places.pointer(body.target),
+    }
+
+
+def push_body(body: CopyBody, places: Places) -> dict[str, object]:
+    """The body of a push, which returns a tile's rows to where they came from."""
+    rows, cols = places.text(places.buffer(body.target).rows), places.cols(body.target)
+    return {
+        **_copy_fields(body, places),
+        "gather_lines": origin_lines(places, "rows"),
+        "target_pointer": f"advance({body.target}_ptr, source[:, None], {rows}, {cols})",
+    }
+
+
+def reduce_body(body: ReduceBody, places: Places) -> dict[str, object]:
+    """The body of a reduce."""
+    inside = f" & (cols < {places.cols(body.rows)})[None, :]" if places.has_tail(REDUCE, body.cols) else ""
+    return {
+        "block": "BLOCK",
+        "topk": places.topk,
+        "cols": places.cols(body.rows),
+        "piece": places.piece(REDUCE, body.cols),
+        "row_of": "row_of" if places.local else f"row_of + first_token * {places.topk}",
+        "by_route": body.by_route,
+        "rows_pointer": places.pointer(body.rows),
+        "weights": places.pointer(body.weights) if body.weights else "",
+        "target_pointer": places.pointer(body.target),
+        "dtype": TL_DTYPES[places.buffer(body.target).dtype],
+        "load_mask": f"valid[:, None]{inside}",
+        "store_mask": f"live[:, None]{inside}",
+    }
+
+
+def zero_body(body: ZeroBody, places: Places) -> dict[str, object]:
+    """The body of a family that zeroes the rows after the last valid one."""
+    cols = places.cols(body.target)
+    return {
+        "chunk": "CHUNK",
+        "cols": cols,
+        "piece": places.piece(COPY, body.cols),
+        "target_pointer": places.pointer(body.target),
+        "dtype": TL_DTYPES[places.buffer(body.target).dtype],
+        "and_cols": f" & (cols < {cols})" if places.has_tail(COPY, body.cols) else "",
+    }
+
+
+def origin_lines(places: Places, rows: str, mask: str = ", mask=live, other=0") -> tuple[str, ...]:
+    """Lines that load where rows came from. Under a group the entry holds the source rank too."""
+    if places.local:
+        return (f"route = tl.load(row_route + {rows}{mask})",)
+    return (
+        f"origin = tl.load(advance(row_route, rank, rows_bound, 1) + {rows}{mask})",
+        "source = origin // routes_bound",
+        "route = origin % routes_bound",
+    )
+
+
+def _copy_fields(body: CopyBody, places: Places) -> dict[str, object]:
+    """What all copies of rows have in common."""
+    cols = places.cols(body.source)
+    inside = f" & (cols < {cols})" if places.has_tail(COPY, body.cols) else ""
+    return {
+        "chunk": "CHUNK",
+        "cols": cols,
+        "piece": places.piece(COPY, body.cols),
+        "source_pointer": places.pointer(body.source),
+        "source_stride": places.stride(body.source),
+        "copy_mask": f"live[:, None]{inside}",
+    }

@@ -1,0 +1,141 @@
+"""What the template of grouped GEMMs sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from uniep_compiler.codegen.copy_views import origin_lines
+from uniep_compiler.codegen.names import value_names
+from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
+from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
+from uniep_compiler.codegen.view import AccumulatorView, StoreView
+from uniep_compiler.diagnostics import InternalError
+from uniep_compiler.ir.index import Int
+from uniep_compiler.ir.tasks import Access, Accumulator, Family, GemmBody, Proxy, TaskGraph
+from uniep_compiler.passes.settings import Settings
+
+TMA_BYTES = 16
+"""Rows that the tensor memory accelerator reads start at multiples of this."""
+
+_REPEATED_ROWS = "first_row + minimum(rows, num_rows - 1)"
+"""The rows of a tile; those past the last repeat it."""
+
+
+def tma_blocks(family: Family, graph: TaskGraph, settings: Settings) -> Mapping[str, tuple[int, int]]:
+    """Block shapes of the buffers that a family reads through tensor descriptors: of rows, then of weights."""
+    body = family.body
+    if not isinstance(body, GemmBody):
+        return {}
+    blocks: dict[str, tuple[int, int]] = {}
+    if rows_by_tma(family, body):
+        blocks[body.rows] = (body.tile.rows, body.tile.depth)
+    if weights_by_tma(body, graph, settings):
+        cols, depth = acc_cols(body), body.tile.depth
+        block = (cols, depth) if body.layout == "nk" else (depth, cols)
+        blocks.update((acc.weight, block) for acc in body.accumulators)
+    return blocks
+
+
+def rows_by_tma(family: Family, body: GemmBody) -> bool:
+    """Whether the GEMM's rows are read through a tensor descriptor."""
+    return rows_read(family, body).proxy is Proxy.ASYNC
+
+
+def weights_by_tma(body: GemmBody, graph: TaskGraph, settings: Settings) -> bool:
+    """Whether the GEMM's weights are read through tensor descriptors.
+
+    With layout kn, what lies past an expert's depth is the next expert, whose values may be infinite: there a tile has
+    to end where the expert does.
+    """
+    weight = graph.buffer(body.accumulators[0].weight)
+    if not isinstance(weight.cols, Int):
+        raise TypeError(f"{weight.name} has unbound columns")
+    stays_inside = body.layout == "nk" or body.depth % body.tile.depth == 0
+    is_aligned = (weight.cols.value * weight.dtype.num_bytes) % TMA_BYTES == 0
+    return settings.target.has_tma and stays_inside and is_aligned
+
+
+def rows_read(family: Family, body: GemmBody) -> Access:
+    """The access by which a GEMM reads its rows."""
+    return next(access for access in family.reads if access.buffer == body.rows)
+
+
+def acc_cols(body: GemmBody) -> int:
+    """Columns of an accumulator's tile."""
+    return body.tile.cols // len(body.accumulators)
+
+
+def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, object]:
+    """The body of a grouped GEMM."""
+    tile, names = places.names.tiles[family.name], value_names(body, places.names.taken)
+    by_tma = weights_by_tma(body, places.schedule.graph, places.settings)
+    cols_tail = bool(body.num_cols % acc_cols(body))
+    num_cols = _num_cols(body, places)
+    read = rows_read(family, body)
+    return {
+        "fence": any(wait.fence for wait in family.waits),
+        "bm": places.tile_rows(body.tile.rows),
+        "bn": tile.cols,
+        "bk": tile.depth,
+        "depth": places.dim(places.sizes.depth(body)),
+        "num_cols": num_cols,
+        "cols_tail": cols_tail and (not by_tma or any(acc.bias for acc in body.accumulators)),
+        "depth_tail": bool(body.depth % body.tile.depth),
+        "gather": body.gather,
+        "gather_lines": origin_lines(places, _REPEATED_ROWS, mask="") if body.gather else (),
+        "gather_row": places.text(read.row, TILE_LOOKUPS) if body.gather else "",
+        "rows_pointer": places.pointer(body.rows),
+        "rows_stride": places.stride(body.rows),
+        "rows_tma": places.tma.get((family.name, body.rows), ""),
+        "rows_tma_first": "" if places.local else "rank * rows_bound + ",
+        "weights_tma": by_tma,
+        "accumulators": tuple(_accumulator(acc, family, body, places, names) for acc in body.accumulators),
+        "epilogue": tuple(epilogue_lines(body.epilogue, names)),
+        "stores": tuple(
+            StoreView(
+                value=names[store.value],
+                pointer=places.pointer(store.buffer),
+                stride=places.cols(store.buffer),
+                first_text=_first_text(store.first, body, places),
+                dtype=TL_DTYPES[places.buffer(store.buffer).dtype],
+                mask=f"live[:, None] & (cols < {num_cols})[None, :]" if cols_tail else "live[:, None]",
+            )
+            for store in body.stores
+        ),
+    }
+
+
+def _num_cols(body: GemmBody, places: Places) -> str:
+    return places.dim(places.sizes.acc_cols(body))
+
+
+def _first_text(first: int, body: GemmBody, places: Places) -> str:
+    """The first column of a half, to be added to; empty for the first half."""
+    if first not in (0, body.num_cols):
+        raise InternalError(f"column {first} is not the start of a half")
+    return f"{_num_cols(body, places)} + " if first else ""
+
+
+def _accumulator(
+    acc: Accumulator, family: Family, body: GemmBody, places: Places, names: Mapping[str, str]
+) -> AccumulatorView:
+    tile = places.names.tiles[family.name]
+    rows, cols = places.dim(places.sizes.weight_rows[acc.weight]), places.cols(acc.weight)
+    first = _first_text(acc.first, body, places)
+    start = f"{first}column * {tile.cols}"
+    cols_name = "weight_cols" if body.num_cols % acc_cols(body) else "cols"
+    nk = body.layout == "nk"
+    return AccumulatorView(
+        name=names[acc.value],
+        pointer=f"{acc.weight}_ptr",
+        cols_name=f"({first}{cols_name})" if first else cols_name,
+        expert_shape=f"{rows}, {cols}",
+        col_stride=cols if nk else "1",
+        depth_stride="1" if nk else cols,
+        tma=places.tma.get((family.name, acc.weight), ""),
+        tma_index=f"[expert * {rows} + {start}, k]" if nk else f"[expert * {rows} + k, {start}]",
+        tma_transpose=".T" if nk else "",
+        bias=f"{acc.bias}_ptr" if acc.bias else "",
+        bias_stride=places.cols(acc.bias) if acc.bias else "",
+        first_text=first,
+    )

@@ -1,0 +1,113 @@
+"""Names in generated modules: the program's own where they are free, and never one that hides another."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from uniep_compiler.codegen.loader import template_names, template_text
+from uniep_compiler.ir.tasks import GemmBody, TaskGraph
+from uniep_compiler.passes.names import fresh, is_named
+
+LONGEST_LOCAL = 24
+"""Characters that are kept of a value's name, so that lines of an epilogue stay short."""
+
+MADE = ("board", "num_tiles", "total_rows", "tokens", "rank")
+"""What kernels make of their arguments and hand down to families."""
+
+TILE_PARTS = ("COLS", "COLUMNS", "DEPTH")
+
+_DECODED = frozenset({"tile", "column", "expert", "first_row", "num_rows", "first_token", "route", "source", "origin"})
+_SUFFIXES = ("_at", "_tile", "_bias")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleNames:
+    """What a module calls families (functions and constants), signals and dims, by their names in the IR.
+
+    `taken` holds every name at the top of the module, and every argument.
+    """
+
+    functions: Mapping[str, str]
+    families: Mapping[str, str]
+    tiles: Mapping[str, TileNames]
+    signals: Mapping[str, str]
+    dims: Mapping[str, str]
+    taken: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileNames:
+    """Constants of a GEMM: columns of an accumulator, tiles side by side, and the reduction step."""
+
+    cols: str
+    columns: str
+    depth: str
+
+
+def module_names(graph: TaskGraph, dims: Iterable[str], taken: Iterable[str]) -> ModuleNames:
+    """The names for a graph, none of them one of `taken` or of those that templates define."""
+    used = {*prelude_names(), *MADE, *keyword.kwlist, *taken}
+
+    def take(wishes: Mapping[str, str]) -> dict[str, str]:
+        chosen: dict[str, str] = {}
+        for key, wish in wishes.items():
+            chosen[key] = fresh(wish, used)
+            used.add(chosen[key])
+        return chosen
+
+    families = [family.name for family in graph.families]
+    gemms = [family.name for family in graph.families if isinstance(family.body, GemmBody)]
+    dim_names = take({name: name.upper() for name in sorted(dims)})
+    functions = take({name: name for name in families})
+    numbers = take({name: name.upper() for name in families})
+    cols, columns, depth = (take({name: f"{numbers[name]}_{part}" for name in gemms}) for part in TILE_PARTS)
+    return ModuleNames(
+        dims=dim_names,
+        functions=functions,
+        families=numbers,
+        tiles={name: TileNames(cols=cols[name], columns=columns[name], depth=depth[name]) for name in gemms},
+        signals=take({signal.name: f"SIGNAL_{signal.name.upper()}" for signal in graph.signals}),
+        taken=frozenset(used),
+    )
+
+
+@cache
+def prelude_names() -> frozenset[str]:
+    """Every name that a template gives to a function, a constant or an import of the module."""
+    texts = [template_text(name) for name in template_names()]
+    defined = {name for text in texts for name in re.findall(r"^(?:def )?([A-Za-z_]\w*)(?:\(| = )", text, re.M)}
+    imports = [line for text in texts for line in re.findall(r"^(?:from .*)?import (.*)", text, re.M)]
+    return frozenset(defined | {name for line in imports for name in re.findall(r"\w+", line)})
+
+
+@cache
+def gemm_words() -> frozenset[str]:
+    """Every word that stands in a GEMM's function: a value of such a name would hide something."""
+    texts = [template_text(f"triton/{name}.py.jinja") for name in ("family", "gemm")]
+    code = [re.sub(r"{{.*?}}|{%.*?%}|{#.*?#}|#.*|\"\"\".*?\"\"\"", " ", text) for text in texts]
+    return _DECODED.union(*(re.findall(r"[A-Za-z_]\w*", text) for text in code))
+
+
+def value_names(body: GemmBody, taken: Collection[str]) -> dict[str, str]:
+    """The locals that hold a GEMM's values: the program's names, shortened, and `value_1` for what has none.
+
+    An accumulator's name comes with others, such as `gate_acc_tile` for the tile of its weight, which are free too.
+    """
+    used = {*gemm_words(), *taken}
+    accumulators = [acc.value for acc in body.accumulators]
+    made = [*accumulators, *(op.results[0] for op in body.epilogue)]
+    names: dict[str, str] = {}
+    for value in sorted(made, key=is_named, reverse=True):
+        wish = value[:LONGEST_LOCAL] if is_named(value) else f"{'acc' if value in accumulators else 'value'}{value}"
+        suffixes = ("", *_SUFFIXES) if value in accumulators else ("",)
+        name, number = wish, 1
+        while any(name + suffix in used for suffix in suffixes):
+            number += 1
+            name = f"{wish}_{number}"
+        names[value] = name
+        used.update(name + suffix for suffix in suffixes)
+    return names
