@@ -73,8 +73,10 @@ def reduce_body(body: ReduceBody, places: Places) -> dict[str, object]:
         "row_of": "row_of" if places.local else f"row_of + first_token * {places.topk}",
         "by_route": body.by_route,
         "rows_pointer": places.pointer(body.rows),
+        "rows_stride": places.stride(body.rows),
         "weights": places.pointer(body.weights) if body.weights else "",
         "target_pointer": places.pointer(body.target),
+        "target_stride": places.stride(body.target),
         "dtype": TL_DTYPES[places.buffer(body.target).dtype],
         "load_mask": f"valid[:, None]{inside}",
         "store_mask": f"live[:, None]{inside}",
@@ -89,6 +91,7 @@ def zero_body(body: ZeroBody, places: Places) -> dict[str, object]:
         "cols": cols,
         "piece": places.piece(COPY, body.cols),
         "target_pointer": places.pointer(body.target),
+        "target_stride": places.stride(body.target),
         "dtype": TL_DTYPES[places.buffer(body.target).dtype],
         "and_cols": f" & (cols < {cols})" if places.has_tail(COPY, body.cols) else "",
     }
@@ -115,5 +118,6 @@ def _copy_fields(body: CopyBody, places: Places) -> dict[str, object]:
         "piece": places.piece(COPY, body.cols),
         "source_pointer": places.pointer(body.source),
         "source_stride": places.stride(body.source),
+        "target_stride": places.stride(body.target),
         "copy_mask": f"live[:, None]{inside}",
     }

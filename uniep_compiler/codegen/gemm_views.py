@@ -90,12 +90,12 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
         "rows_tma_first": "" if places.local else "rank * rows_bound + ",
         "weights_tma": by_tma,
         "accumulators": tuple(_accumulator(acc, family, body, places, names) for acc in body.accumulators),
-        "epilogue": tuple(epilogue_lines(body.epilogue, names)),
+        "epilogue": tuple(epilogue_lines(body.epilogue, names, {store.value for store in body.stores})),
         "stores": tuple(
             StoreView(
                 value=names[store.value],
                 pointer=places.pointer(store.buffer),
-                stride=places.cols(store.buffer),
+                stride=places.stride(store.buffer),
                 first_text=_first_text(store.first, body, places),
                 dtype=TL_DTYPES[places.buffer(store.buffer).dtype],
                 mask=f"live[:, None] & (cols < {num_cols})[None, :]" if cols_tail else "live[:, None]",
@@ -119,23 +119,23 @@ def _first_text(first: int, body: GemmBody, places: Places) -> str:
 def _accumulator(
     acc: Accumulator, family: Family, body: GemmBody, places: Places, names: Mapping[str, str]
 ) -> AccumulatorView:
-    tile = places.names.tiles[family.name]
-    rows, cols = places.dim(places.sizes.weight_rows[acc.weight]), places.cols(acc.weight)
+    sizes, nk = places.sizes, body.layout == "nk"
+    rows, stride = places.factor(sizes.weight_rows[acc.weight]), places.stride(acc.weight)
     first = _first_text(acc.first, body, places)
-    start = f"{first}column * {tile.cols}"
-    cols_name = "weight_cols" if body.num_cols % acc_cols(body) else "cols"
-    nk = body.layout == "nk"
+    start = f"{first}column * {places.names.tiles[family.name].cols}"
+    cols = f"{first}{'weight_cols' if body.num_cols % acc_cols(body) else 'cols'}"
+    col = f"({cols})[None, :]" if first else f"{cols}[None, :]"
     return AccumulatorView(
         name=names[acc.value],
         pointer=f"{acc.weight}_ptr",
-        cols_name=f"({first}{cols_name})" if first else cols_name,
-        expert_shape=f"{rows}, {cols}",
-        col_stride=cols if nk else "1",
-        depth_stride="1" if nk else cols,
+        cols_text=cols,
+        expert_shape=f"{places.dim(sizes.weight_rows[acc.weight])}, {places.cols(acc.weight)}",
+        col_offset=f"{col} * {stride}" if nk else col,
+        depth_offset="depth[:, None]" if nk else f"depth[:, None] * {stride}",
+        step="k" if nk else f"k * {stride}",
         tma=places.tma.get((family.name, acc.weight), ""),
         tma_index=f"[expert * {rows} + {start}, k]" if nk else f"[expert * {rows} + k, {start}]",
         tma_transpose=".T" if nk else "",
         bias=f"{acc.bias}_ptr" if acc.bias else "",
-        bias_stride=places.cols(acc.bias) if acc.bias else "",
-        first_text=first,
+        bias_stride=places.stride(acc.bias) if acc.bias else "",
     )

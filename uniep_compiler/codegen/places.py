@@ -83,7 +83,11 @@ class Places:
     # -- sizes ------------------------------------------------------------------------------------------------------
 
     def dim(self, dim: Dim) -> str:
-        """A dim, in parentheses unless it is a name or a number."""
+        """A dim."""
+        return expr_text(dim_expr(dim, self.names.dims), {})
+
+    def factor(self, dim: Dim) -> str:
+        """A dim to multiply by: in parentheses unless it is a name or a number."""
         return expr_text(dim_expr(dim, self.names.dims), {}, ATOM)
 
     def cols(self, buffer: str) -> str:
@@ -92,8 +96,8 @@ class Places:
 
     @property
     def topk(self) -> str:
-        """Routes per token."""
-        return self.dim(self.sizes.topk)
+        """Routes per token, to multiply by."""
+        return self.factor(self.sizes.topk)
 
     def tile_rows(self, rows: int) -> str:
         """Rows of a tile."""
@@ -141,7 +145,7 @@ class Places:
 
     def stride(self, name: str) -> str:
         """Elements from one row of a buffer to the next. Tokens may come with any stride; the rest is dense."""
-        return f"{name}_stride" if self.has_stride(self.buffer(name)) else self.cols(name)
+        return f"{name}_stride" if self.has_stride(self.buffer(name)) else self.factor(self.sizes.cols[name])
 
     def has_stride(self, buffer: Buffer) -> bool:
         """Whether the buffer's stride is an argument. Router weights are dense: they are as small as the ids."""

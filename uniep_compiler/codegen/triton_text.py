@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import assert_never
 
 from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Lookup, Sym
@@ -63,8 +63,8 @@ def expr_text(expr: Expr, lookups: Mapping[Expr, str], outer: int = 0) -> str:
             assert_never(expr)
 
 
-def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str]) -> list[str]:
-    """Assignments for an epilogue's ops, in order. Unnamed values that are read once stand inside their reader.
+def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str], stored: Collection[str] = ()) -> list[str]:
+    """Assignments for an epilogue's ops, in order. Unnamed values that are only read once stand inside their reader.
 
     A text that grows too long for that gets its line after all, so that every line stays short.
     """
@@ -81,7 +81,7 @@ def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str]) -> list[str]:
         while len(text) > LONGEST_EXPRESSION and (long := _longest(op, inline)):
             write(long, inline.pop(long))
             text = _op_text(op, [inline.get(name, names[name]) for name in op.operands])
-        if op.kind == "const" or (not is_named(result) and reads[result] == 1):
+        if op.kind == "const" or (not is_named(result) and reads[result] == 1 and result not in stored):
             inline[result] = text
         else:
             write(result, text)

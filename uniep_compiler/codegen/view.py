@@ -47,16 +47,16 @@ class AccumulatorView:
 
     name: str
     pointer: str
-    cols_name: str
+    cols_text: str
     expert_shape: str
-    col_stride: str
-    depth_stride: str
+    col_offset: str
+    depth_offset: str
+    step: str
     tma: str
     tma_index: str
     tma_transpose: str
     bias: str
     bias_stride: str
-    first_text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

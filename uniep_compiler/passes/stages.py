@@ -136,20 +136,20 @@ def _build_stage(graph: OpGraph, first: str, stage: Mapping[str, str], dims: Map
 class _Parts:
     """A stage's values in parts: two halves each where the stage splits, else one. `ops` make them, in order.
 
-    A value that is split has the split's own results for halves, so that the split itself disappears.
+    A split's results are the halves of what it splits, so that the split itself disappears.
     """
 
     def __init__(self, graph: OpGraph, members: list[Op], width: Dim) -> None:
         self._parts: dict[str, tuple[str, ...]] = {}
         splits = [op for op in members if op.kind == "split"]
         self.count = 2 if splits else 1
-        for split in splits:
-            halves = self._parts.setdefault(split.operands[0], split.results)
-            self._parts.update((again, (half,)) for again, half in zip(split.results, halves, strict=True))
         new = _new_names(graph)
         for name in (name for op in members for name in op.results):
-            if splits and name not in self._parts and _width(graph, name) == width:
-                self._parts[name] = (next(new), next(new))
+            if splits and _width(graph, name) == width:
+                self._parts[name] = _half_names(name, splits, graph) or (next(new), next(new))
+        for split in splits:
+            halves = self._parts[split.operands[0]]
+            self._parts.update((half, (part,)) for half, part in zip(split.results, halves, strict=True))
         kept = [op for op in members if op.kind not in ("group_gemm", "split")]
         self.ops = tuple(part for op in kept for part in self._ops_of(op, splits))
 
@@ -167,6 +167,13 @@ class _Parts:
     def _part(self, value: str, number: int) -> str:
         names = self.names(value)
         return names[number] if len(names) > 1 else names[0]
+
+
+def _half_names(value: str, splits: list[Op], graph: OpGraph) -> tuple[str, ...] | None:
+    """Names for the halves of a value: those of a split's results, or made of its own; None if all have none."""
+    named = (split.results for split in splits if split.operands[0] == value and all(map(is_named, split.results)))
+    own = (fresh(f"{value}_0", graph.types), fresh(f"{value}_1", graph.types)) if is_named(value) else None
+    return next(named, own)
 
 
 def _new_names(graph: OpGraph) -> Iterator[str]:

@@ -33,6 +33,7 @@ class ParamRole(Enum):
     ROUTE_WEIGHTS = auto()
     TOKENS = auto()
     EXPERTS = auto()
+    UNUSED = auto()
 
 
 def argument_error(message: str, help_text: str = "") -> UniepError:
@@ -67,7 +68,7 @@ def param_roles(ops: OpGraph) -> dict[str, ParamRole]:
             case RowsType():
                 roles[param.name] = ParamRole.ROWS
             case TensorType():
-                roles[param.name] = used.get(param.name) or ParamRole.TOKENS
+                roles[param.name] = used.get(param.name, ParamRole.UNUSED) or ParamRole.TOKENS
     return roles
 
 
