@@ -6,11 +6,9 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from uniep_compiler.ir.index import Coord, Lookup
 from uniep_compiler.ir.ops import Op, OpGraph, Value
 from uniep_compiler.ir.routing import Routing, balanced_placement
 from uniep_compiler.ir.schedule import Schedule
-from uniep_compiler.ir.tasks import Role
 from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType
 from uniep_compiler.options import Fuse, Order, Relay, ScheduleOptions, Send
 from uniep_compiler.passes.pipeline import run_passes
@@ -123,13 +121,6 @@ def build(
     return last.ir
 
 
-def sends_routes(schedule: Schedule) -> bool:
-    """Whether lanes send each route for itself."""
-    item = Lookup("send_item", (Coord("peer"), Coord("item")))
-    lanes = [family for family in schedule.graph.families if family.role is Role.COMM]
-    return any(access.row == Lookup("row_of", (item,)) for family in lanes for access in family.writes)
-
-
 def random_routing(
     schedule: Schedule, seed: int, *, tokens: int = 8, tile_rows: int | None = None, missing: float = 0.2
 ) -> Routing:
@@ -151,7 +142,7 @@ def random_routing(
         placement=balanced_placement(graph.experts, graph.ranks),
         tile_rows=(4, 1, 3, 2)[seed % 4] if tile_rows is None else tile_rows,
         block=graph.block,
-        send=Send.ROUTE if sends_routes(schedule) else Send.RANK,
+        send=graph.send,
         order=random_source.choice((Order.PRIORITY, Order.FIFO)),
         tight=seed % 2 == 1,
         spare=seed % 5 % 2,

@@ -81,6 +81,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0322": "signals share counters of the scoreboard",
         "UEP0323": "memory of another rank is out of reach",
         "UEP0324": "a schedule names something that is not there",
+        "UEP0325": "a schedule divides by what may be 0",
         # 05: compiler bugs.
         "UEP0501": "the compiler has a bug",
         # 06: run time.

@@ -132,7 +132,9 @@ class _Builder:
 
     def _add_ranges(self, ranges: Iterable[Range]) -> None:
         for item in ranges:
-            value = self.given[item.coord] if item.coord in self.given else self._unknown()
+            value = self.given.get(item.coord)
+            if value is None:
+                value = ZERO if item.extent == Int(1) else self._unknown()
             self._between(value, self._term(item.extent))
             self.coords[item.coord] = value
 

@@ -1,4 +1,4 @@
-"""Rules about names: everything that is named exists, so that the other rules can look it up."""
+"""Rules about expressions: everything that is named exists, and can be evaluated. The other rules rest on that."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from uniep_compiler.diagnostics import Diagnostic
-from uniep_compiler.ir.index import Coord, Expr, Lookup, Sym, walk
+from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Lookup, Sym, walk
+from uniep_compiler.ir.index_text import print_expr
 from uniep_compiler.ir.plan_tables import PLAN_SYMBOLS, PLAN_TABLES
 from uniep_compiler.ir.schedule import Interleave, Schedule, Slice, families_of
 from uniep_compiler.ir.tasks import Access, Family, Range, TaskGraph
 from uniep_compiler.ir.verify.report import about
 
+_DIVISIONS = (BinaryOp.FLOORDIV, BinaryOp.MOD, BinaryOp.CEILDIV)
 _ARGUMENTS = {table.name: len(table.arguments) for table in PLAN_TABLES}
 
 
@@ -104,5 +106,15 @@ def _check_exprs(where: str, exprs: Iterable[Expr], coords: frozenset[str]) -> I
                 yield _unknown(f"{where} uses a symbol `{name}` that the plan does not have")
             case Lookup(table, indices) if _ARGUMENTS.get(table) != len(indices):
                 yield _unknown(f"{where} looks into a table `{table}` of {len(indices)} arguments; the plan has none")
+            case Binary(op, _, divisor) if op in _DIVISIONS and not _is_positive(divisor):
+                yield Diagnostic(
+                    code="UEP0325",
+                    message=f"{where} divides by {print_expr(divisor)}",
+                    help="divide by a number, which is at least 1",
+                )
             case _:
                 pass
+
+
+def _is_positive(expr: Expr) -> bool:
+    return isinstance(expr, Int) and expr.value > 0

@@ -10,13 +10,13 @@ import pytest
 
 from tests.mutations import MUTATIONS, with_family
 from tests.schedules import build, random_routing
-from uniep_compiler.ir.index import Int, Lookup
+from uniep_compiler.ir.index import Int, Lookup, Sym, cdiv
 from uniep_compiler.ir.tasks import Buffer, BufferKind
 from uniep_compiler.ir.types import DType
 from uniep_compiler.ir.verify import verify
 from uniep_compiler.machine.program import load
 from uniep_compiler.machine.run import run
-from uniep_compiler.options import Fuse, Order, Relay
+from uniep_compiler.options import Fuse, Order, Relay, Send
 from uniep_compiler.source import Span
 
 REJECTED_WITH = {
@@ -102,6 +102,8 @@ def test_what_the_compiler_makes_is_accepted(ranks, relay, fuse):
         {"results": ("xs", "y", "out")},
         {"local": False, "ranks": 1},
         {"ranks": 3},
+        {"send": Send.ALL},
+        {"send": Send.ALL, "relay": Relay.GATHER},
     ],
     ids=str,
 )
@@ -191,11 +193,28 @@ class TestNames:
         assert "`gemm_a` names a signal `nothing` that the graph does not have" in messages
         assert any("table `nowhere`" in message for message in messages)
 
+    def test_nothing_is_divided_by_what_may_be_zero(self):
+        schedule = build(2)
+        family = schedule.graph.family("gemm_a")
+        wait = replace(family.waits[0], target=cdiv(Int(8), Sym("num_tiles")))
+        (diagnostic,) = verify(with_family(schedule, replace(family, waits=(wait,))))
+        assert (diagnostic.code, diagnostic.message) == ("UEP0325", "`gemm_a` divides by $num_tiles")
+
     def test_no_two_have_one_name(self):
         schedule = build(2)
         twice = (*schedule.graph.buffers, schedule.graph.buffers[0])
         broken = replace(schedule, graph=replace(schedule.graph, buffers=twice))
         assert [d.message for d in verify(broken)] == ["2 buffers have the name `x`"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"send": Send.ROUTE, "relay": Relay.COPY}, {"send": Send.RANK, "relay": Relay.OFF}]
+)
+def test_lists_of_sends_that_hold_something_else_are_rejected(options):
+    """Tokens taken for routes, or routes for tokens."""
+    schedule = build(2, **options)
+    assert verify(schedule)
+    assert machine_finds(schedule, range(3))
 
 
 def test_an_output_that_nobody_writes_is_rejected():
