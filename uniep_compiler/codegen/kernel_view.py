@@ -12,7 +12,9 @@ from uniep_compiler.codegen.names import module_names
 from uniep_compiler.codegen.order_views import launch_view
 from uniep_compiler.codegen.places import Places, piece_names
 from uniep_compiler.codegen.sizes import find_sizes
+from uniep_compiler.codegen.state_layout import CURSORS
 from uniep_compiler.codegen.view import KernelView, OutputView, TmaView
+from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.schedule import Schedule, families_of
 from uniep_compiler.ir.tasks import BufferKind, Role, TaskGraph
@@ -31,9 +33,15 @@ FIXED_ARGUMENTS = (*CALL_ARGUMENTS, *LOCAL_SCALARS, *GROUP_SCALARS, *LOCAL_TABLE
 
 
 def kernel_view(schedule: Schedule, settings: Settings, ops: OpGraph) -> KernelView:
-    """The view of a whole module. `ops` is the program that the schedule was made of."""
-    places, tma = _find_places(schedule, settings, ops)
+    """The view of a whole module. `ops` is the program that the schedule was made of.
+
+    Raises UEP0401 for more launches than the state has cursors for.
+    """
     graph = schedule.graph
+    if len(schedule.launches) > CURSORS:
+        message = f"`{graph.name}` takes {len(schedule.launches)} launches, and there are cursors for {CURSORS}"
+        raise UniepError([Diagnostic(code="UEP0401", message=message, help="set `fuse = layer`")], settings.source)
+    places, tma = _find_places(schedule, settings, ops)
     outputs = tuple(
         OutputView(pointer=f"{buffer.name}_ptr", size=f"{buffer.name}_size")
         for buffer in graph.buffers

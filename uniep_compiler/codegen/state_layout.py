@@ -17,9 +17,9 @@ STATE_ABORT = 2
 """0, or 1 once a worker has claimed the error record; from then on workers leave, and outputs are NaN."""
 STATE_CURSOR = 8
 """First cursor; launch `n` of a call that uses set `s` takes its task ids from `STATE_CURSOR + s * CURSORS + n`."""
-CURSORS = 8
+CURSORS = 64
 """Cursors of a set, so launches that a call can have."""
-STATE_WORDS = 32
+STATE_WORDS = STATE_CURSOR + 2 * CURSORS
 
 ERROR_KIND = 0
 ERROR_RANK = 1

@@ -11,6 +11,7 @@ from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
 from uniep_compiler.ir.op_table import OPS
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.types import RoutesType, TensorType
+from uniep_compiler.options import Relay
 from uniep_compiler.passes.settings import Settings
 from uniep_compiler.passes.stages import ELEMENTWISE, build_stages, stages_of_values
 from uniep_compiler.source import NO_SPAN, Span
@@ -93,6 +94,15 @@ def one_tensor_is_dispatched_in_a_group(ops: OpGraph, settings: Settings) -> Ite
         yield _unsupported("a second `dispatch` under a group", op.span, "dispatch one tensor; or write two layers")
 
 
+def returned_rows_are_relayed_in_a_group(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Under a group, other ranks write symmetric memory only, and results are not."""
+    in_place = settings.relay is Relay.OFF and not settings.local
+    for op in ops.ops if in_place else ():
+        if op.kind == "dispatch" and op.results[0] in ops.results:
+            help_ = "set `relay = copy`, or do not return what `dispatch` gives"
+            yield _unsupported("returning rows that were sent with `relay = off`", op.span, help_)
+
+
 def elementwise_ops_follow_a_gemm(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
     """Elementwise ops on rows are part of the epilogue of one stage."""
     for found in stages_of_values(ops)[1]:
@@ -106,8 +116,8 @@ def tiles_hold_their_accumulators(ops: OpGraph, settings: Settings) -> Iterable[
         return
     for stage in build_stages(ops, settings.dims):
         if len(stage.accumulators) > MOST_ACCUMULATORS:
-            message = f"{len(stage.accumulators)} results of group_gemms in one expression"
-            yield _unsupported(message, stage.span, f"name fewer than {MOST_ACCUMULATORS + 1} that meet")
+            what = f"an expression over {len(stage.accumulators)} accumulators of GEMMs"
+            yield _unsupported(what, stage.span, f"let at most {MOST_ACCUMULATORS} meet; a split makes two of one")
 
 
 RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
@@ -117,6 +127,7 @@ RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
     sums_are_returned,
     results_are_computed,
     one_tensor_is_dispatched_in_a_group,
+    returned_rows_are_relayed_in_a_group,
     elementwise_ops_follow_a_gemm,
     tiles_hold_their_accumulators,
 )
@@ -129,5 +140,5 @@ def _shown(op: Op) -> str:
 
 
 def _unsupported(what: str, span: Span, help_text: str) -> Diagnostic:
-    labels = () if span == NO_SPAN else (Label(span=span, text="not supported yet"),)
-    return Diagnostic(code="UEP0401", message=f"cannot build {what} yet", labels=labels, help=help_text)
+    labels = () if span == NO_SPAN else (Label(span=span, text="here"),)
+    return Diagnostic(code="UEP0401", message=f"{what} is not supported yet", labels=labels, help=help_text)
