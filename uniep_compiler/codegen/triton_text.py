@@ -124,8 +124,8 @@ def _op_text(op: Op, operands: list[str]) -> str:
 
 def _clamp_text(op: Op, operand: str) -> str:
     low, high = op.optional("min"), op.optional("max")
-    text = operand if low is None else f"maximum({operand}, {float(str(low))!r})"
-    return text if high is None else f"minimum({text}, {float(str(high))!r})"
+    text = operand if low is None else f"at_least({operand}, {float(str(low))!r})"
+    return text if high is None else f"at_most({text}, {float(str(high))!r})"
 
 
 def _wrapped(text: str) -> str:
