@@ -18,7 +18,7 @@ def check_accesses_lie_inside_their_buffers(model: Model) -> Iterator[Diagnostic
     """Rows, columns and ranks of every access are there."""
     for use in model.uses:
         if not _lies_inside(model, use):
-            verb = "writes" if use.access in use.family.writes else "reads"
+            verb = "writes" if use.is_write else "reads"
             yield about(
                 "UEP0321",
                 f"`{use.family.name}` {verb} places that `{use.access.buffer}` may not have",

@@ -242,7 +242,7 @@ class _Solver:
         while self.open:
             while self.context.merge_same():
                 pass
-            if not (self._from_conditions() or self._from_route() or self._from_place() or self._from_blocks()):
+            if not (self._from_route() or self._from_conditions() or self._from_place() or self._from_blocks()):
                 self._set_last_to_zero()
 
     def _define(self, term: Linear, value: Linear) -> bool:

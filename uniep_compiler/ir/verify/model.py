@@ -22,6 +22,7 @@ class Use:
     number: int
     family: Family
     access: Access
+    is_write: bool
 
 
 class Model:
@@ -30,7 +31,7 @@ class Model:
     def __init__(self, schedule: Schedule, *, shared_device: bool) -> None:
         self.schedule = schedule
         self.shared_device = shared_device
-        self._elements: dict[tuple[int, int], tuple[Context, Element]] = {}
+        self._elements: dict[tuple[str, int, int], tuple[Context, Element]] = {}
         self._kept: list[Touched] = []
 
     @cached_property
@@ -75,19 +76,20 @@ class Model:
 
     def writes(self, buffer: str) -> list[Use]:
         """Every write to a buffer."""
-        return [use for use in self.uses if use.access.buffer == buffer and use.access in use.family.writes]
+        return [use for use in self.uses if use.access.buffer == buffer and use.is_write]
 
     def reads(self, buffer: str) -> list[Use]:
         """Every read of a buffer."""
-        return [use for use in self.uses if use.access.buffer == buffer and use.access in use.family.reads]
+        return [use for use in self.uses if use.access.buffer == buffer and not use.is_write]
 
     @cached_property
     def uses(self) -> list[Use]:
         """Every access, in data-flow order."""
         return [
-            Use(number=number, family=family, access=access)
+            Use(number=number, family=family, access=access, is_write=bool(is_write))
             for number, family in enumerate(self.graph.families)
-            for access in (*family.reads, *family.writes)
+            for is_write, accesses in enumerate((family.reads, family.writes))
+            for access in accesses
         ]
 
     def is_remote(self, touched: Access | Post) -> bool:
@@ -99,7 +101,7 @@ class Model:
 
         The context is shared: copy it, or unite it with another, before adding to it.
         """
-        key = (id(touched), copy)
+        key = (family.name, id(touched), copy)
         if key not in self._elements:
             self._kept.append(touched)  # so that its id stays its own
             context = Context(facts=self.facts, next_variable=len(self._elements) * _VARIABLES_PER_ELEMENT)

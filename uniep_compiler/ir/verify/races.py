@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from uniep_compiler.diagnostics import Diagnostic
 from uniep_compiler.ir.index import Expr, Int, Sym
 from uniep_compiler.ir.tasks import Buffer, BufferKind, Proxy
-from uniep_compiler.ir.verify.columns import covered_columns, covers
+from uniep_compiler.ir.verify.columns import Columns, covered_columns, covers
 from uniep_compiler.ir.verify.context import Context, Frame
 from uniep_compiler.ir.verify.elements import Element, Target, column_coords, witness
 from uniep_compiler.ir.verify.facts import Kind
@@ -135,31 +136,30 @@ def check_what_is_read_was_written(model: Model) -> Iterator[Diagnostic]:
 def _is_covered(model: Model, read: Use, writes: list[Use]) -> bool:
     context, element = model.element(read.family, read.access)
     wanted = covered_columns(read.family, read.access)
-    return wanted is not None and _rows_are_written(context, element, writes, wanted)
+    place = Target(owner=element.owner, row=element.row)
+    return wanted is not None and _row_is_written(context, place, writes, wanted)
 
 
-def _rows_are_written(
-    context: Context, element: Element, writes: list[Use], wanted: tuple[tuple[int, int], ...]
-) -> bool:
-    """Whether writes that reach the element's row cover the columns between them."""
+def _row_is_written(context: Context, place: Target, writes: list[Use], wanted: Columns) -> bool:
+    """Whether the writes that reach a row cover the wanted columns between them."""
     found: list[tuple[int, int]] = []
     for write in writes:
         columns = covered_columns(write.family, write.access)
-        if columns is not None and _reaches(context, element, write):
+        if columns is not None and _reaches(context, place, write):
             found.extend(columns)
     return covers(found, wanted)
 
 
-def _reaches(context: Context, element: Element, write: Use) -> bool:
-    """Whether for each value of the coordinates that choose columns, some element of the write has the same row."""
+def _reaches(context: Context, place: Target, write: Use) -> bool:
+    """Whether for all values of the coordinates that choose columns, some element of the write has that row."""
     context = context.copy()
     given = {name: context.fresh() for name in column_coords(write.access)}
-    frame = Frame(rank=element.owner, coords={})
+    frame = Frame(rank=place.owner, coords={})
     for item in (*write.family.domain, *write.access.over):
         if item.coord in given:
             value, extent = given[item.coord], context.term(item.extent, frame)
             context.assume(value, extent.minus(value).shifted(-1))
-    targets = [Target(owner=element.owner, row=element.row, route=route) for route in (*context.routes(), None)]
+    targets = [replace(place, route=route) for route in (*context.routes(), None)]
     return any(witness(context, write.family, write.access, target, given=given) for target in targets)
 
 
@@ -185,25 +185,19 @@ def _stretches(buffer: Buffer) -> tuple[tuple[Expr, Expr], ...]:
 
 
 def _result_is_written(model: Model, buffer: Buffer, low: Expr, high: Expr) -> bool:
+    """Whether rows `low .. high - 1` of a result are written on every rank."""
     context = Context(facts=model.facts)
     rank, row = context.fresh(), context.fresh()
     frame = Frame(rank=rank, coords={})
     context.assume(rank, Linear.number(model.graph.ranks - 1).minus(rank))
     context.assume(row.minus(context.term(low, frame)), context.term(high, frame).minus(row).shifted(-1))
-    context.record(Kind.ROUTE, {"dst": rank, "row": row}, model.facts.kinds[Kind.ROUTE].keys[1])
     context.term(Sym("num_rows"), frame)
+    context.record(Kind.ROUTE, {"dst": rank, "row": row}, model.facts.kinds[Kind.ROUTE].keys[1])
     context.saturate()
-    if context.is_impossible() or not isinstance(buffer.cols, Int):
-        return context.is_impossible()
-    task = (
-        model.element(*next((w.family, w.access) for w in model.writes(buffer.name)))[1].task
-        if model.writes(buffer.name)
-        else None
-    )
-    if task is None:
+    if not isinstance(buffer.cols, Int):
         return False
-    place = Element(task=task, coords={}, owner=rank, row=row)
-    return _rows_are_written(context, place, model.writes(buffer.name), ((0, buffer.cols.value),))
+    place = Target(owner=rank, row=row)
+    return _row_is_written(context, place, model.writes(buffer.name), ((0, buffer.cols.value),))
 
 
 # -- the async proxy ------------------------------------------------------------------------------------------------
@@ -239,7 +233,7 @@ def _is_fenced(model: Model, write: Use, read: Use) -> bool:
 def check_no_write_is_async(model: Model) -> Iterator[Diagnostic]:
     """Nothing is written through the async proxy: such a store is not known to be visible before a release."""
     for use in model.uses:
-        if use.access.proxy is Proxy.ASYNC and use.access in use.family.writes:
+        if use.access.proxy is Proxy.ASYNC and use.is_write:
             yield about(
                 "UEP0320",
                 f"`{use.family.name}` writes `{use.access.buffer}` through the async proxy",

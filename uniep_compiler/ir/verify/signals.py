@@ -15,10 +15,13 @@ from uniep_compiler.ir.verify.linear import Linear
 from uniep_compiler.ir.verify.model import Model
 from uniep_compiler.ir.verify.report import about
 
+Counts = dict[tuple[str, int], Count | None]
+"""What posts were found to count, by family and post."""
+
 
 def check_targets_are_the_number_of_posts(model: Model) -> Iterator[Diagnostic]:
     """For every counter that is waited for: the target is the number of posts that reach it, from all ranks."""
-    counts: dict[int, Count | None] = {}
+    counts: Counts = {}
     for family, _, wait in model.waits():
         posters = model.posters[wait.signal]
         if not _target_is_count(model, family, wait, counts):
@@ -35,7 +38,7 @@ def check_targets_are_the_number_of_posts(model: Model) -> Iterator[Diagnostic]:
             )
 
 
-def _target_is_count(model: Model, family: Family, wait: Wait, counts: dict[int, Count | None]) -> bool:
+def _target_is_count(model: Model, family: Family, wait: Wait, counts: Counts) -> bool:
     shared, element = model.element(family, wait)
     context = shared.copy()
     total = Linear.number(0)
@@ -50,7 +53,7 @@ def _target_is_count(model: Model, family: Family, wait: Wait, counts: dict[int,
 
 
 def _number_of_posts(
-    model: Model, context: Context, post: tuple[Family, Post], counter: Element, counts: dict[int, Count | None]
+    model: Model, context: Context, post: tuple[Family, Post], counter: Element, counts: Counts
 ) -> Linear | None:
     """How many posts of a family reach the counter that `counter` stands for; None if that can't be said."""
     poster, posted = post
@@ -58,9 +61,10 @@ def _number_of_posts(
         plain = _number_of_plain_posts(context, poster, posted, counter)
         if plain is not None:
             return plain
-    if id(posted) not in counts:
-        counts[id(posted)] = _count_of_routes(model, poster, posted)
-    count = counts[id(posted)]
+    key = (poster.name, id(posted))
+    if key not in counts:
+        counts[key] = _count_of_routes(model, poster, posted)
+    count = counts[key]
     return None if count is None else _entry_of_count(context, count, counter)
 
 

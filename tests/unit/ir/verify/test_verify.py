@@ -84,7 +84,7 @@ def codes(schedule):
 @pytest.mark.parametrize("relay", Relay)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_what_the_compiler_makes_is_accepted(ranks, relay, fuse):
-    for order, target in itertools.product(Order, ("cpu", "sm_90")):
+    for order, target in zip(Order, ("cpu", "sm_90"), strict=True):
         assert verify(build(ranks, relay=relay, fuse=fuse, order=order, target=target)) == ()
 
 
@@ -215,6 +215,16 @@ def test_lists_of_sends_that_hold_something_else_are_rejected(options):
     schedule = build(2, **options)
     assert verify(schedule)
     assert machine_finds(schedule, range(3))
+
+
+def test_families_that_share_an_access_are_not_taken_for_one():
+    """Two families hold the same access: one of them is the other's rival for the place."""
+    schedule = build(2)
+    graph = schedule.graph
+    twin = replace(graph.family("gemm_a"), name="gemm_twin", posts=())
+    rivals = replace(graph, families=(*graph.families[:3], twin, *graph.families[3:]))
+    found = [diagnostic.message for diagnostic in verify(replace(schedule, graph=rivals))]
+    assert any("tasks of `gemm_a` and `gemm_twin` may write the same place of `a`" in message for message in found)
 
 
 def test_an_output_that_nobody_writes_is_rejected():
