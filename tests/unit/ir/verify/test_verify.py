@@ -126,7 +126,7 @@ def machine_finds(schedule, seeds):
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_nothing_is_accepted_that_the_machine_can_make_fail(name):
-    for what, mutant in itertools.islice(MUTATIONS[name](base(name)), 2):
+    for what, mutant in itertools.islice(MUTATIONS[name](base(name)), 1):
         assert verify(mutant) or not machine_finds(mutant, range(6)), what
 
 
