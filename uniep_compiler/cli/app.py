@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from uniep_compiler.cli.cache import cache_app
 from uniep_compiler.cli.compile import compile_command
 from uniep_compiler.cli.doctor import doctor_command
 from uniep_compiler.cli.explain import explain_command
@@ -31,6 +32,7 @@ app.command("run")(run_command)
 app.command("ops")(ops_command)
 app.command("explain")(explain_command)
 app.command("doctor")(doctor_command)
+app.add_typer(cache_app, name="cache")
 
 
 def main() -> None:

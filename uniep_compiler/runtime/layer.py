@@ -35,6 +35,7 @@ from uniep_compiler.runtime.errors import raise_if_failed
 from uniep_compiler.runtime.launch import Call, CallShape
 from uniep_compiler.runtime.modules import load_module
 from uniep_compiler.runtime.plan import Plan, PlanShape, allocate_plan, run_plan
+from uniep_compiler.runtime.proofs import check_once
 from uniep_compiler.runtime.reference import run_reference
 from uniep_compiler.runtime.routes import Routes
 from uniep_compiler.runtime.workspace import Workspace, workspace_of
@@ -198,7 +199,7 @@ class Layer:
         )
         with self._lock:
             if settings.options not in self._compiled:
-                self._compiled[settings.options] = compiler.build(self.ops, settings)
+                self._compiled[settings.options] = compiler.build(self.ops, settings, check_once)
             return self._compiled[settings.options]
 
     def _compiled_for(self, tokens: int) -> Compiled:

@@ -1,13 +1,13 @@
-"""Generated modules: source text becomes a file in the disk cache, and the file a module.
+"""Generated modules: source text becomes a file in the disk cache, and a module of this process.
 
-Triton reads the source of a kernel from a file, so text alone won't do. Ranks write the same file at the same time:
-each writes under a name of its own, and renames.
+The file is for those who look for its lines: tracebacks, debuggers, profilers. What is imported is the text itself, so
+no fault of the disk changes what runs, or stops it.
 """
 
 from __future__ import annotations
 
 import atexit
-import importlib.util
+import linecache
 import logging
 import os
 import shutil
@@ -15,88 +15,79 @@ import sys
 import tempfile
 import threading
 from functools import cache
-from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
 from triton import knobs
 
-CACHE_VARIABLE = "UNIEP_CACHE_DIR"
+from uniep_compiler.runtime.cache import CACHE_VARIABLE, Entry, Kind, keep
 
 interpreter_lock = threading.RLock()
 """Held while an interpreted kernel runs: Triton's interpreter patches `triton.language` for the whole process."""
 
 _log = logging.getLogger(__name__)
+_loaded: dict[tuple[str, str, bool], ModuleType] = {}
 
 
 def load_module(source: str, name: str, interpret: bool) -> ModuleType:
-    """The module with that source, imported once per process.
+    """The module with that source, imported once per process. Cheap afterwards: a text keeps its hash.
 
     `name` is for people to read; what tells modules apart is their text. With `interpret`, kernels run in Triton's
     interpreter, also where Triton was imported for compiling before; otherwise they compile, whatever the variable
     TRITON_INTERPRET says.
     """
-    digest = sha256(source.encode()).hexdigest()[:16]
-    stem = f"{name}_{digest}"
-    module_name = f"uniep_generated_{stem}_{'interpreted' if interpret else 'compiled'}"
-    with interpreter_lock:
-        if module_name not in sys.modules:
-            path = write_source(source, f"{stem}.py")
-            sys.modules[module_name] = _import_file(path, module_name, interpret)
-        return sys.modules[module_name]
+    key = (source, name, interpret)
+    module = _loaded.get(key)
+    if module is None:
+        with interpreter_lock:
+            module = _loaded.get(key) or _loaded.setdefault(key, _import(source, name, interpret))
+    return module
 
 
-def write_source(source: str, file_name: str) -> Path:
-    """Writes the file into the cache directory, or into a temporary one where that can't be written. Gives its path."""
+def module_path(entry: Entry) -> Path | None:
+    """The file of a module: in the cache, else in a temporary folder; None if no disk takes it."""
     try:
-        return _write(source, cache_folder() / file_name)
-    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
-        folder = _fallback_folder()
-        _log.warning(
-            "can't write generated kernels to the cache (%s); using %s. %s names another.",
-            error,
-            folder,
-            CACHE_VARIABLE,
-        )
-        return _write(source, folder / file_name)
-
-
-def cache_folder() -> Path:
-    """The folder of generated modules: `$UNIEP_CACHE_DIR/modules`, by default under `~/.cache/uniep`."""
-    root = os.environ.get(CACHE_VARIABLE)
-    return (Path(root) if root else Path.home() / ".cache" / "uniep") / "modules"
-
-
-def _write(source: str, path: Path) -> Path:
-    text = source.encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file() and path.read_bytes() == text:
-        return path
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+        return keep(entry)
+    except OSError as error:
+        _warn_once(f"can't keep generated kernels in the cache ({error}); {CACHE_VARIABLE} names another place")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+        return keep(entry, _temporary_folder())
+    except OSError as error:
+        _warn_once(f"generated kernels are in memory only ({error}): profilers and debuggers won't find their lines")
+        return None
 
 
 @cache
-def _fallback_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="uniep-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def _warn_once(message: str) -> None:
+    _log.warning(message)
+
+
+@cache
+def _temporary_folder() -> Path:
+    """A folder that ends with this process, and not with one that it forks."""
+    folder, owner = tempfile.mkdtemp(prefix="uniep-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return Path(folder)
 
 
-def _import_file(path: Path, module_name: str, interpret: bool) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+def _import(source: str, name: str, interpret: bool) -> ModuleType:
+    entry = Entry(kind=Kind.MODULES, name=name, text=source)
+    path = module_path(entry)
+    file_name = f"<{entry.file_name}>" if path is None else str(path)
+    # Triton reads a kernel's source through here. Lines without a time are never looked up on disk.
+    linecache.cache[file_name] = (len(source), None, StringIO(source, newline=None).readlines(), file_name)
+    way = "interpreted" if interpret else "compiled"
+    module = ModuleType(f"uniep_generated_{entry.file_name.removesuffix('.py').replace('-', '_')}_{way}")
+    module.__file__ = file_name
     # `triton.jit` looks at the knob while it decorates; the scope puts the knob and its variable back.
     with knobs.runtime.scope():
         knobs.runtime.interpret = interpret
-        spec.loader.exec_module(module)
+        exec(compile(source, file_name, "exec", dont_inherit=True), module.__dict__)
+    sys.modules[module.__name__] = module
     return module

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import subprocess
 import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,8 @@ from triton.runtime.jit import JITFunction
 
 from uniep_compiler.codegen.loader import template_text
 from uniep_compiler.runtime import modules
-from uniep_compiler.runtime.modules import CACHE_VARIABLE, cache_folder, load_module, write_source
+from uniep_compiler.runtime.cache import CACHE_VARIABLE
+from uniep_compiler.runtime.modules import load_module
 
 KERNEL = """
 @triton.jit
@@ -38,85 +42,170 @@ def source_of(*, interpret):
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    modules._fallback_folder.cache_clear()
+    monkeypatch.setattr(modules, "_loaded", {})
+    modules._temporary_folder.cache_clear()
+    modules._warn_once.cache_clear()
     return tmp_path / "cache" / "modules"
+
+
+def file_of(module):
+    return Path(module.__file__)
 
 
 def test_a_module_is_a_file_in_the_cache(cache):
     module = load_module("x = 1\n", "layer", interpret=True)
     assert module.x == 1
-    assert Path(module.__file__).parent == cache
-    assert Path(module.__file__).name.startswith("layer_")
-    assert Path(module.__file__).read_text() == "x = 1\n"
+    assert file_of(module).parent == cache
+    assert file_of(module).name.startswith("layer-")
+    assert file_of(module).read_text() == "x = 1\n"
+    assert [path.name for path in cache.iterdir()] == [file_of(module).name]  # no bytecode, that nobody would check
 
 
 def test_the_same_text_is_imported_once(cache):
     first = load_module("y = []\n", "layer", interpret=True)
-    assert load_module("y = []\n", "layer", interpret=True) is first
+    assert load_module("".join(["y = ", "[]\n"]), "layer", interpret=True) is first
     assert load_module("y = []\n", "layer", interpret=False) is not first
     assert load_module("y = [1]\n", "layer", interpret=True) is not first
 
 
+def test_a_module_that_is_loaded_costs_neither_lock_nor_disk(cache, monkeypatch):
+    module = load_module("x = 1\n", "layer", interpret=True)
+    monkeypatch.setattr(modules, "interpreter_lock", None)
+    monkeypatch.setattr(modules, "keep", None)
+    assert load_module("x = 1\n", "layer", interpret=True) is module
+
+
+def test_threads_get_the_same_module(cache):
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: load_module("import time; time.sleep(0.05)\n", "slow", True), range(8)))
+    assert len(set(map(id, found))) == 1
+
+
 def test_a_module_that_fails_to_import_is_not_kept(cache):
+    before = set(sys.modules)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             load_module("z = 1 // 0\n", "layer", interpret=True)
+    assert set(sys.modules) == before
 
 
-def test_the_cache_is_in_the_home_directory_by_default(monkeypatch):
-    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_folder() == Path("/home/somebody/.cache/uniep/modules")
+def test_tracebacks_show_the_lines_of_a_module(cache):
+    module = load_module("def fail():\n    return 1 // 0  # here\n", "layer", interpret=True)
+    file_of(module).unlink()
+    with pytest.raises(ZeroDivisionError) as caught:
+        module.fail()
+    assert "# here" in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_broken_file_is_written_anew(cache):
-    path = write_source("a = 1\n", "a.py")
-    path.write_text("a =")
-    assert write_source("a = 1\n", "a.py").read_text() == "a = 1\n"
+@pytest.mark.parametrize("separator", ["\r", "\r\n", "\x0c", "\u2028"])
+def test_lines_are_counted_as_python_counts_them(cache, separator):
+    module = load_module(f"# a{separator}# b\ndef here():\n    pass\n", "lines", interpret=True)
+    assert inspect.getsource(module.here) == "def here():\n    pass\n"
 
 
-def test_a_file_that_is_right_stays_as_it_is(cache):
-    path = write_source("a = 1\n", "a.py")
-    before = path.stat().st_ino
-    assert write_source("a = 1\n", "a.py").stat().st_ino == before
+# -- faults of the disk ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ["", "x = ", "x = 2\n", "raise SystemExit\n"])
+def test_a_broken_file_is_mended_and_never_imported(cache, content):
+    path = file_of(load_module("x = 1\n", "layer", interpret=True))
+    path.write_text(content)
+    modules._loaded.clear()
+    assert load_module("x = 1\n", "layer", interpret=True).x == 1
+    assert path.read_text() == "x = 1\n"
 
 
 def test_where_the_cache_cannot_be_a_temporary_folder_is(cache, caplog):
     cache.parent.write_text("a file where the folder should be")
-    path = write_source("a = 1\n", "a.py")
-    assert path.read_text() == "a = 1\n"
-    assert cache.parent not in path.parents
-    assert CACHE_VARIABLE in caplog.text
+    paths = [file_of(load_module(f"a = {i}\n", "layer", interpret=True)) for i in range(3)]
+    assert [path.read_text() for path in paths] == ["a = 0\n", "a = 1\n", "a = 2\n"]
+    assert not any(cache.parent in path.parents for path in paths)
+    assert caplog.text.count(CACHE_VARIABLE) == 1
 
 
-def test_a_full_disk_leaves_no_half_written_file(cache, monkeypatch):
-    rename = Path.replace
+def test_a_cache_that_others_can_write_is_not_used(cache, caplog):
+    path = file_of(load_module("x = 1\n", "layer", interpret=True))
+    path.write_text("x = 2\n")
+    cache.chmod(0o777)
+    modules._loaded.clear()
+    module = load_module("x = 1\n", "layer", interpret=True)
+    assert module.x == 1
+    assert file_of(module) != path
+    assert path.read_text() == "x = 2\n"
+    assert "others can write" in caplog.text
 
-    def replace(self, target):
-        if cache in Path(target).parents:
-            raise OSError(28, "No space left on device")
-        return rename(self, target)
 
-    monkeypatch.setattr(Path, "replace", replace)
-    assert write_source("a = 1\n", "a.py").read_text() == "a = 1\n"
+def test_the_temporary_folder_goes_with_its_process_only(cache, tmp_path):
+    cache.parent.write_text("a file where the folder should be")
+    done = run_python("""
+import os
+from uniep_compiler.runtime.modules import load_module
+path = load_module("a = 1", "layer", True).__file__
+if os.fork() == 0:
+    raise SystemExit  # at its exit, the child removes nothing
+os.wait()
+print(path, os.path.exists(path))
+""")
+    path, there = done.stdout.split()
+    assert there == "True"
+    assert not Path(path).exists()
+    assert not Path(path).parents[1].exists()
+
+
+def test_where_no_disk_takes_a_file_modules_work_all_the_same(cache):
+    """Also kernels, whose source Triton reads."""
+    done = run_python(f"""
+import resource, torch
+from uniep_compiler.runtime.modules import load_module
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+module = load_module({source_of(interpret=True)!r}, "kernel", True)
+source, target = torch.arange(4), torch.zeros(4, dtype=torch.int64)
+module.double[(1,)](source, target)
+print(module.__file__, target.tolist())
+""")
+    assert done.stdout.startswith("<kernel-"), done.stderr
+    assert done.stdout.endswith("> [0, 2, 4, 6]\n")
     assert list(cache.iterdir()) == []
 
 
-def write_often(folder, text):
-    os.environ[CACHE_VARIABLE] = folder
-    for number in range(50):
-        assert write_source(text, f"{number}.py").read_text() == text
+def run_python(code):
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
 
 
-def test_processes_that_race_for_a_file_all_get_it(cache):
+NUM_TEXTS = 20
+
+
+def text_of(number):
+    return f"x = {number}\n" * 1000
+
+
+def load_often(start):
+    """What a rank does while others do the same, and somebody breaks files."""
+    start.wait()
+    for number in range(NUM_TEXTS):
+        module = load_module(text_of(number), "race", interpret=True)
+        assert module.x == number
+        file_of(module).write_text("x = 0\n" if number % 2 else "")
+
+
+def test_processes_that_race_for_files_all_get_them_right(cache):
     context = multiprocessing.get_context("fork")
-    racers = [context.Process(target=write_often, args=(str(cache.parent), "x = 1\n" * 5000)) for _ in range(3)]
+    start = context.Event()
+    racers = [context.Process(target=load_often, args=(start,)) for _ in range(8)]
     for racer in racers:
         racer.start()
+    start.set()
     for racer in racers:
         racer.join()
-    assert [racer.exitcode for racer in racers] == [0, 0, 0]
-    assert sorted(path.name for path in cache.iterdir()) == sorted(f"{number}.py" for number in range(50))
+    assert [racer.exitcode for racer in racers] == [0] * 8
+    modules._loaded.clear()
+    for number in range(NUM_TEXTS):
+        assert file_of(load_module(text_of(number), "race", interpret=True)).read_text() == text_of(number)
+    assert len(list(cache.iterdir())) == NUM_TEXTS
+
+
+# -- how kernels run ---------------------------------------------------------------------------------------------------
 
 
 def test_both_ways_of_running_live_side_by_side(cache):
