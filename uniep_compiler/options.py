@@ -49,8 +49,8 @@ class ScheduleOptions:
     """How a layer is scheduled. None means that the compiler chooses, from dims, dtype and target alone.
 
     `lanes`: comm lanes per rank; `chunk`: rows that a lane sends between posts; `group`: M tiles whose tasks share
-    weights in L2; `lag`: groups of tiles between a family and the one that reads it; `block`: tokens of a reduce task; `workers`: grid size.
-    `tiles` maps a value's name to its (rows, columns, depth).
+    weights in L2; `lag`: groups of tiles between a family and the one that reads it; `block`: tokens of a reduce task;
+    `workers`: grid size. `tiles` maps a value's name to its (rows, columns, depth).
     """
 
     fuse: Fuse = Fuse.LAYER

@@ -1,7 +1,8 @@
-"""The plan's tables as the index language sees them: names, arguments, meanings and the facts a proof may use.
+"""The plan's tables as the index language sees them: names, arguments and meanings.
 
-A *route* `q` of a rank is `token * topk + k`. A *row* is one valid route at the rank that computes it. Rows of a rank lie in
-(local expert, source rank, route) order, without gaps: the order that one big rank would have used (UniEP, algorithm 1).
+A *route* `q` of a rank is `token * topk + k`. A *row* is one valid route at the rank that computes it. Rows of a rank lie
+in (local expert, source rank, route) order, without gaps: the order that one big rank would have used (UniEP,
+algorithm 1). What proofs may assume of these tables stands in `verify/facts.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ class PlanTable:
 
 PLAN_TABLES: tuple[PlanTable, ...] = (
     PlanTable(name="dest", arguments=("route",), meaning="rank that computes the route; -1 where its id is -1"),
-    PlanTable(name="row_of", arguments=("route",), meaning="row of the route on its destination; -1 where its id is -1"),
+    PlanTable(name="row_of", arguments=("route",), meaning="row of the route there; -1 where its id is -1"),
     PlanTable(name="tile_of", arguments=("route",), meaning="M tile of the route's row on its destination"),
     PlanTable(name="send_count", arguments=("peer",), meaning="number of sends to a peer"),
-    PlanTable(name="send_item", arguments=("peer", "position"), meaning="token (send = rank, all) or route (send = route) sent"),
+    PlanTable(name="send_item", arguments=("peer", "position"), meaning="token or route that is sent"),
     PlanTable(name="block_routes", arguments=("block",), meaning="number of valid routes of a block of tokens"),
     PlanTable(name="tile_expert", arguments=("tile",), meaning="expert of the tile"),
     PlanTable(name="tile_row", arguments=("tile",), meaning="first row of the tile"),
