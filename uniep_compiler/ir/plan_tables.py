@@ -1,7 +1,7 @@
 """The plan's tables as the index language sees them: names, arguments and meanings.
 
-A *route* `q` of a rank is `token * topk + k`. A *row* is one valid route at the rank that computes it. Rows of a rank lie
-in (local expert, source rank, route) order, without gaps: the order that one big rank would have used (UniEP,
+A *route* `q` of a rank is `token * topk + k`. A *row* is one valid route at the rank that computes it. Rows of a rank
+lie in (local expert, source rank, route) order, without gaps: the order that one big rank would have used (UniEP,
 algorithm 1). What proofs may assume of these tables stands in `verify/facts.py`.
 """
 
