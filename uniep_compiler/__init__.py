@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from uniep_compiler.version import VERSION
 
 if TYPE_CHECKING:
-    from uniep_compiler import integrations
+    from uniep_compiler import integrations, programs
     from uniep_compiler.diagnostics import HangError, UniepError
     from uniep_compiler.frontend.parse import Program, parse, parse_file
+    from uniep_compiler.runtime import nn
     from uniep_compiler.runtime.layer import Layer, compile
     from uniep_compiler.runtime.routes import Routes
     from uniep_compiler.transports.virtual import virtual_group
@@ -35,6 +36,8 @@ _HOME = {
 
 _MODULES = {
     "integrations": "uniep_compiler.integrations",
+    "nn": "uniep_compiler.runtime.nn",
+    "programs": "uniep_compiler.programs",
 }
 """The modules that are public as a whole, under the name that they have here."""
 
@@ -47,8 +50,10 @@ __all__ = [
     "__version__",
     "compile",
     "integrations",
+    "nn",
     "parse",
     "parse_file",
+    "programs",
     "virtual_group",
 ]
 

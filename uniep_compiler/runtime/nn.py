@@ -1,0 +1,117 @@
+"""Modules: `uniep.nn.Experts` holds the weights of an expert layer, and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from uniep_compiler.programs import ExpertsForm, Layout, Split, WeightOn
+from uniep_compiler.runtime.arguments import argument_error
+from uniep_compiler.runtime.experts import ExpertsSize, call_experts, call_ranks, experts_layer
+from uniep_compiler.runtime.layer import Layer
+from uniep_compiler.transports.virtual import VirtualGroup
+
+
+class Experts(nn.Module):
+    """The experts of a Mixture-of-Experts layer. The router is another module's: it says who goes where.
+
+    Parameters have the names and layouts of transformers' models, so that a state dict fits both:
+    `gate_up_proj[E, 2*I, H]` (`up_proj[E, I, H]` if not `gated`) and `down_proj[E, H, I]`, with `layout="kn"` both
+    transposed, and with `bias` also `gate_up_proj_bias[E, 2*I]` and `down_proj_bias[E, H]`. `uniep.programs.experts`
+    says what the other options mean.
+
+    The layer is compiled when it is first called, for the device and the dtype that the weights have then; modules that
+    are alike share one. With a virtual group the module holds the weights of all ranks. Raises UEP0601 for options
+    that do not go together.
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        topk: int,
+        activation: str = "silu",
+        gated: bool = True,
+        bias: bool = False,
+        layout: Layout = "nk",
+        split: Split = "halves",
+        weight_on: WeightOn = "combine",
+        limit: float | None = None,
+        alpha: float | None = None,
+        up_offset: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        target: str = "auto",
+        group: VirtualGroup | None = None,
+    ) -> None:
+        super().__init__()
+        self.form = ExpertsForm(
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            layout=layout,
+            split=split,
+            weight_on=weight_on,
+            limit=limit,
+            alpha=alpha,
+            up_offset=up_offset,
+        )
+        self.size = ExpertsSize(experts=num_experts, topk=topk, hidden=hidden_size, inner=intermediate_size)
+        self.target = target
+        self.group = group
+        for name, shape in self._shapes():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fills weights and biases as `torch.nn.Linear` does: uniformly, within one over the root of their inputs."""
+        with torch.no_grad():
+            for name, _ in self._shapes():
+                fan_in = self.size.inner if name.startswith("down") else self.size.hidden
+                self.get_parameter(name).uniform_(-(fan_in**-0.5), fan_in**-0.5)
+
+    @property
+    def layer(self) -> Layer:
+        """The compiled layer for the device and dtype that the weights have now."""
+        weight: Tensor = self.down_proj  # type: ignore[assignment]
+        return experts_layer(self.form, self.size, weight.dtype, weight.device, self.target, self.group)
+
+    def forward(
+        self,
+        hidden_states: Tensor | Sequence[Tensor],
+        top_k_index: Tensor | Sequence[Tensor],
+        top_k_weights: Tensor | Sequence[Tensor],
+    ) -> Tensor | list[Tensor]:
+        """hidden_states[..., H], top_k_index[..., K] and top_k_weights[..., K] to [..., H]; -1 is no expert.
+
+        With a virtual group each of them is a list with one tensor per rank, and so is the result.
+        """
+        layer, params = self.layer, [getattr(self, name) for name, _ in self._shapes()]
+        if layer.group is not None:
+            return call_ranks(layer, list(hidden_states), list(top_k_index), list(top_k_weights), params)
+        for value in (hidden_states, top_k_index, top_k_weights):
+            if not isinstance(value, Tensor):
+                raise argument_error(f"experts take tensors, not {type(value).__name__}")
+        return call_experts(layer, hidden_states, top_k_index, top_k_weights, params)  # type: ignore[arg-type]
+
+    def extra_repr(self) -> str:
+        size, form = self.size, self.form
+        text = f"{size.experts}, {size.hidden}, {size.inner}, topk={size.topk}, activation={form.activation!r}"
+        default = ExpertsForm()
+        options = ("gated", "bias", "layout", "split", "weight_on", "limit", "alpha", "up_offset")
+        changed = ((name, getattr(form, name)) for name in options if getattr(form, name) != getattr(default, name))
+        return ", ".join([text, *(f"{name}={value!r}" for name, value in changed)])
+
+    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the parameters, in the order in which the layer takes them."""
+        size = self.size
+        up = 2 * size.inner if self.form.gated else size.inner
+        first = "gate_up_proj" if self.form.gated else "up_proj"
+        for name, rows, cols in ((first, up, size.hidden), ("down_proj", size.hidden, size.inner)):
+            yield name, (size.experts, rows, cols) if self.form.layout == "nk" else (size.experts, cols, rows)
+            if self.form.bias:
+                yield f"{name}_bias", (size.experts, rows)
