@@ -89,6 +89,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0602": "a task waited for too long",
         "UEP0603": "an expert id is out of range",
         "UEP0604": "the target is not there",
+        "UEP0605": "a library or a model does not fit its integration",
     }
 )
 """Every code with a short title of what went wrong."""
