@@ -89,11 +89,11 @@ def _pipeline(tiled: list[Family], settings: Settings) -> tuple[Segment, ...]:
     lines = _lines(tiled, groups, settings.options.lag or default_lag(tiled, settings))
     segments: list[Segment] = []
     for i in range(len(lines) - 1):  # ramp-up: lines 0..i run, until line i + 1 starts
-        segments.append(_steps(lines[: i + 1], lines[i].lag, lines[i + 1].lag, group))
-    segments.append(_steps(lines, lines[-1].lag, groups, group))
+        segments.append(_steps(lines[: i + 1], lines[i].lag, lines[i + 1].lag - lines[i].lag, group))
+    segments.append(_steps(lines, lines[-1].lag, groups - lines[-1].lag, group))
     for i in range(len(lines) - 1):  # line i has finished; its rest comes before later lines' last groups
         segments.append(_rest(lines[i], groups, group))
-        segments.append(_steps(lines[i + 1 :], groups + lines[i].lag, groups + lines[i + 1].lag, group))
+        segments.append(_steps(lines[i + 1 :], groups + lines[i].lag, lines[i + 1].lag - lines[i].lag, group))
     segments.append(_rest(lines[-1], groups, group))
     return tuple(segments)
 
@@ -131,8 +131,8 @@ def default_lag(tiled: list[Family], settings: Settings) -> int:
     return max(1, -(-IDS_APART * settings.target.workers // per_group))
 
 
-def _steps(lines: list[_Line], start: Expr, stop: Expr, group: int) -> Segment:
-    """Steps `start .. stop - 1` of the pipeline, in which all of `lines` run."""
+def _steps(lines: list[_Line], start: Expr, count: Expr, group: int) -> Segment:
+    """`count` steps of the pipeline from `start` on, in which all of `lines` run."""
     members = tuple(
         Member(
             family=line.family,
@@ -141,7 +141,7 @@ def _steps(lines: list[_Line], start: Expr, stop: Expr, group: int) -> Segment:
         )
         for line in lines
     )
-    return Interleave(steps=stop - start, members=members)
+    return Interleave(steps=count, members=members)
 
 
 def _rest(line: _Line, groups: Expr, group: int) -> Segment:
