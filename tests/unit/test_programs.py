@@ -57,17 +57,17 @@ def name_of(form):
     return ",".join(f"{k}={v}" for k, v in changed.items() if v != getattr(default, k)) or "default"
 
 
-def arguments(form, dtype=torch.float32):
+def arguments(form, dtype=torch.float32, dims=DIMS):
     """Random arguments of a layer of that form, with a route to nowhere."""
     generator = torch.Generator().manual_seed(0)
     ops = lower(form.program())
-    ids = torch.rand(TOKENS, DIMS["E"], generator=generator).topk(DIMS["K"], dim=1).indices.to(torch.int32)
+    ids = torch.rand(TOKENS, dims["E"], generator=generator).topk(dims["K"], dim=1).indices.to(torch.int32)
     ids[2, 1] = -1
     found = {"experts": ids}
     for param in ops.params:
         if param.name != "experts":
-            shape = [dim.value({**DIMS, "T": TOKENS}) for dim in param.type.shape]
-            fan_in = DIMS["H"] if param.name in ("w1", "w3", "w13") else DIMS["I"] if param.name == "w2" else 1
+            shape = [dim.value({**dims, "T": TOKENS}) for dim in param.type.shape]
+            fan_in = dims["H"] if param.name in ("w1", "w3", "w13") else dims["I"] if param.name == "w2" else 1
             found[param.name] = (torch.randn(shape, generator=generator) * fan_in**-0.5).to(dtype)
     return [found[param.name] for param in ops.params]
 
