@@ -17,13 +17,15 @@ from uniep_compiler.compiler import Compiled
 from uniep_compiler.ir.index import Expr, Sym, evaluate
 from uniep_compiler.ir.tasks import Buffer, BufferKind
 from uniep_compiler.passes.names import ROW_ROUTE
-from uniep_compiler.runtime.arguments import TORCH_DTYPES
+from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error
 from uniep_compiler.runtime.modules import interpreter_lock
 from uniep_compiler.runtime.plan import Plan, PlanShape
 from uniep_compiler.runtime.workspace import ALIGNMENT_BYTES, Workspace
 
 NUM_WARPS = 8
 NUM_STAGES = 3
+DESCRIPTOR_ALIGNMENT = 16
+"""In bytes: where memory that is read through a tensor descriptor may start."""
 TOKENS = Sym("tokens")
 
 
@@ -140,6 +142,9 @@ class Call:
             values[f"{name}_size"] = tensor.numel()
         for view in self.compiled.forward.view.descriptors:
             tensor = buffers[view.buffer]
+            if tensor.data_ptr() % DESCRIPTOR_ALIGNMENT:
+                message = f"`{view.buffer}` starts at an address that is not a multiple of {DESCRIPTOR_ALIGNMENT}"
+                raise argument_error(message, "tensors that PyTorch allocates do: pass a copy (`.clone()`)")
             values[view.name] = TensorDescriptor.from_tensor(tensor.view(-1, tensor.shape[-1]), list(view.block))
         return values
 
