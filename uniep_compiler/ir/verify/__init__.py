@@ -13,8 +13,9 @@ from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.verify import bounds, order, races, signals
 from uniep_compiler.ir.verify.model import Model
 from uniep_compiler.ir.verify.names import check_names
+from uniep_compiler.ir.verify.positions import Order
 
-ORDER_RULES: tuple[Callable[[Model, order.Order], Iterator[Diagnostic]], ...] = (
+ORDER_RULES: tuple[Callable[[Model, Order], Iterator[Diagnostic]], ...] = (
     order.check_each_task_occurs_once,
     order.check_waits_are_on_strictly_earlier_tasks,
     order.check_phases,
@@ -46,7 +47,7 @@ def verify(schedule: Schedule, *, shared_device: bool = True) -> tuple[Diagnosti
     if misnamed:
         return misnamed
     model = Model(schedule, shared_device=shared_device)
-    positions = order.Order(model)
+    positions = Order(model)
     found = [diagnostic for rule in ORDER_RULES for diagnostic in rule(model, positions)]
     found += [diagnostic for rule in RULES for diagnostic in rule(model)]
     return tuple(dict.fromkeys(found))
