@@ -41,9 +41,6 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
 """Relative error against float64, in the Frobenius norm."""
 
-GPU_TIMEOUT = 2.0
-"""Seconds that a task may wait on a GPU in tests: a kernel that hangs must not hold the card."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -66,6 +63,11 @@ def compile_layer(shape, device, *, dtype="f32", ranks=None, placement=None, tex
     return _compile(dims, device, dtype, ranks, placement, text, timeout, tuple(schedule.items()))
 
 
+def timeout_of(device):
+    """Seconds that a task may wait in tests: a kernel that hangs must not hold a GPU."""
+    return 10.0 if device == "cpu" else 2.0
+
+
 @cache
 def _compile(dims, device, dtype, ranks, placement, text, timeout, schedule):
     program = uniep.parse(text)
@@ -78,7 +80,7 @@ def _compile(dims, device, dtype, ranks, placement, text, timeout, schedule):
         group=None if ranks is None else uniep.virtual_group(ranks),
         placement=placement,
         schedule=dict(schedule),
-        timeout=timeout or (10.0 if device == "cpu" else GPU_TIMEOUT),
+        timeout=timeout or timeout_of(device),
         debug=True,
     )
 

@@ -34,11 +34,11 @@ def test_random_shapes_in_f32(device, seed):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 300))
-def test_more_random_shapes(device, seed):
+def test_more_random_shapes(interpreter, seed):
     dtype = random.Random(seed).choice(("f32", "f16", "bf16"))
     shape = random_shape(seed, most_tokens=150)
-    layer = compile_layer(shape, device, dtype=dtype)
-    inputs = make_inputs(shape, device, dtype=dtype, seed=seed, ids=random_ids(shape, seed))
+    layer = compile_layer(shape, interpreter, dtype=dtype)
+    inputs = make_inputs(shape, interpreter, dtype=dtype, seed=seed, ids=random_ids(shape, seed))
     if dtype == "f32" or shape.tokens * shape.hidden >= 64:  # a few values have the error of their unluckiest one
         assert_close(layer, inputs, run(layer, inputs), dtype)
 
@@ -83,11 +83,11 @@ def test_few_rows_per_expert_and_one_expert(device, experts, topk):
     assert_close(layer, inputs, run(layer, inputs), "f32")
 
 
-def test_the_reference_that_rounds_is_as_near_as_the_kernels(device):
+def test_the_reference_that_rounds_is_as_near_as_the_kernels(interpreter):
     """Rounding where the program rounds explains the kernels' error: the two agree better than each with float64."""
     shape = Shape(tokens=64, hidden=48, inner=32)
-    layer = compile_layer(shape, device, dtype="bf16")
-    inputs = make_inputs(shape, device, dtype="bf16")
+    layer = compile_layer(shape, interpreter, dtype="bf16")
+    inputs = make_inputs(shape, interpreter, dtype="bf16")
     rounded, exact = layer.reference(*inputs.args), layer.reference(*inputs.args, dtype=torch.float64)
     out = run(layer, inputs)
     assert rounded.dtype == out.dtype

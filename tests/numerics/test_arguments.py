@@ -200,8 +200,8 @@ def test_lists_without_a_group(device):
     ],
     ids=str,
 )
-def test_what_compile_refuses(device, options, code, part):
-    given = {"dims": {"H": 8, "I": 8, "E": 2, "K": 1}, "target": device, "dtype": "f32", **options}
+def test_what_compile_refuses(interpreter, options, code, part):
+    given = {"dims": {"H": 8, "I": 8, "E": 2, "K": 1}, "target": interpreter, "dtype": "f32", **options}
     with pytest.raises(uniep.UniepError) as caught:
         uniep.compile(uniep.parse(SWIGLU), **given)
     assert caught.value.codes == (code,)
@@ -214,9 +214,9 @@ def test_groups_that_do_not_exist(ranks):
         uniep.virtual_group(ranks)
 
 
-def test_an_option_of_a_schedule_block_is_shown_in_its_line(device):
+def test_an_option_of_a_schedule_block_is_shown_in_its_line(interpreter):
     text = SWIGLU + "\nschedule layer {\n    relay = off\n    send = rank\n}\n"
     with pytest.raises(uniep.UniepError) as caught:
-        compile_layer(SHAPE, device, text=text)
+        compile_layer(SHAPE, interpreter, text=text)
     assert caught.value.codes == ("UEP0307",)
     assert "22 |     send = rank\n" in str(caught.value)

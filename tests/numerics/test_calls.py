@@ -172,12 +172,12 @@ def test_copies_and_pickles_work(device):
         assert_same_bits(run(other, inputs), expected)
 
 
-def test_nothing_warns(device):
+def test_nothing_warns(interpreter):
     """NaN, infinities and overflow are values, not warnings; and no numpy that is deprecated is used."""
-    layer, inputs = compile_layer(SMALL, device, ranks=2, relay="gather"), make_inputs(SMALL, device)
+    layer, inputs = compile_layer(SMALL, interpreter, ranks=2, relay="gather"), make_inputs(SMALL, interpreter)
     x = inputs.x * 1e38
     x[0, 0] = float("nan")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(layer, inputs.but(x=x))
-        run(compile_layer(SMALL, device), inputs.but(x=x))
+        run(compile_layer(SMALL, interpreter), inputs.but(x=x))

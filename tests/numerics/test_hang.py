@@ -1,4 +1,7 @@
-"""A schedule that waits for more than will ever come: who waited for what is told, and the next call works."""
+"""A schedule that waits for more than will ever come: who waited for what is told, and the next call works.
+
+One worker runs all tasks in order, so that the first to give up is known on a GPU, too.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def loses_its_posts(family):
 )
 def test_a_wait_that_never_ends(device, monkeypatch, ranks, options, family, signal, line):
     written = outputs_of_calls(monkeypatch)
-    layer = compile_layer(SHAPE, device, ranks=ranks, timeout=SECONDS, **options)
+    layer = compile_layer(SHAPE, device, ranks=ranks, timeout=SECONDS, workers=1, **options)
     inputs = make_inputs(SHAPE, device)
     expected = run(layer, inputs)
     with pytest.raises(uniep.HangError) as caught:
@@ -82,7 +85,7 @@ def test_a_wait_that_never_ends(device, monkeypatch, ranks, options, family, sig
     ],
 )
 def test_posts_that_are_lost(device, ranks, options, family, waiting, signal):
-    layer = compile_layer(SHAPE, device, ranks=ranks, timeout=SECONDS, **options)
+    layer = compile_layer(SHAPE, device, ranks=ranks, timeout=SECONDS, workers=1, **options)
     inputs = make_inputs(SHAPE, device)
     expected = run(layer, inputs)
     pattern = rf"`{waiting}` on rank \d waited for signal `{signal}\[\d+\]` to reach \d+, and saw 0 at last"

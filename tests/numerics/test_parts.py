@@ -22,6 +22,7 @@ from tests.numerics.layers import (
     random_ids,
     relative_error,
     run,
+    timeout_of,
 )
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -64,7 +65,16 @@ def example(name, device, dtype="f32", ranks=None, hidden=SHAPE.hidden, inner=SH
     dims = {"H": hidden, "E": SHAPE.experts, "K": SHAPE.topk}
     dims |= {"N": 2 * inner} if name == "dispatch_gemm" else {"I": inner}
     group = None if ranks is None else uniep.virtual_group(ranks)
-    return uniep.compile(program, dims=dims, target=device, dtype=dtype, group=group, schedule=options, debug=True)
+    return uniep.compile(
+        program,
+        dims=dims,
+        target=device,
+        dtype=dtype,
+        group=group,
+        schedule=options,
+        timeout=timeout_of(device),
+        debug=True,
+    )
 
 
 def inputs_and_expected(device, dtype, seed=3):

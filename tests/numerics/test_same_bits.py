@@ -83,11 +83,11 @@ EVERY_SCHEDULE = [
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("options", EVERY_SCHEDULE, ids=lambda options: "-".join(options.values()))
-def test_every_schedule_of_every_group(device, dtype, ranks, options):
+def test_every_schedule_of_every_group(interpreter, dtype, ranks, options):
     if options["relay"] == "off":
         options = {**options, "send": "route"}
-    expected, inputs = expected_and_inputs(device, dtype)
-    assert_same_bits(run(compile_layer(SHAPE, device, dtype=dtype, ranks=ranks, **options), inputs), expected)
+    expected, inputs = expected_and_inputs(interpreter, dtype)
+    assert_same_bits(run(compile_layer(SHAPE, interpreter, dtype=dtype, ranks=ranks, **options), inputs), expected)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_schedules_chosen_by_the_number_of_tokens(device):
     ids=lambda options: "-".join(options.values()),
 )
 @pytest.mark.parametrize("ranks", [None, 2])
-def test_schedules_that_contradict_themselves_are_refused(device, ranks, options):
+def test_schedules_that_contradict_themselves_are_refused(interpreter, ranks, options):
     with pytest.raises(uniep.UniepError) as caught:
-        compile_layer(SHAPE, device, ranks=ranks, **options)
+        compile_layer(SHAPE, interpreter, ranks=ranks, **options)
     assert caught.value.codes == ("UEP0307",)
     assert f"`relay = {options['relay']}`" in str(caught.value) or f"`send = {options['send']}`" in str(caught.value)
 
