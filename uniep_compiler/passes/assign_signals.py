@@ -1,12 +1,14 @@
 """Derives signals, waits and posts from what families read and write (the scoreboard).
 
-Each buffer that one family writes and another reads gets one signal:
+Each buffer that one family writes and others read gets a signal, or two where its readers are of two kinds:
 
-    written by   signal counts                    the reader waits for
-    comm         rows arrived, per M tile         all rows of its tile
-    tile tasks   finished tasks, per M tile       all tasks of its tile
-    tile tasks   finished tasks, in all           all tasks there are (a reader that looks rows up, such as a reduce)
-    push         routes returned, per block       all valid routes of its block of tokens
+    written by   signal   counts                       the reader waits for
+    comm         ready    rows arrived, per M tile     all rows of its tile
+    tile tasks   ready    finished tasks, per M tile   all tasks of its tile
+    tile tasks   done     finished tasks, in all       all tasks there are: it looks rows up, as a reduce does
+    push         ready    routes returned, per block   all valid routes of its block of tokens
+
+(With readers of the last kind only, `done` is called `ready`, too.)
 """
 
 from __future__ import annotations
@@ -39,16 +41,13 @@ def assign_signals(graph: TaskGraph, settings: Settings) -> TaskGraph:
     signals: list[Signal] = []
     for writer in graph.families:
         for buffer in _carried(writer):
-            readers = [f for f in families.values() if any(access.buffer == buffer for access in f.reads)]
-            readers = [f for f in readers if f.name != writer.name]
-            if not readers:
-                continue
-            signal, post = _signal_and_post(graph, writer, buffer, readers, settings)
-            signals.append(signal)
-            families[writer.name] = replace(families[writer.name], posts=(*families[writer.name].posts, post))
-            for reader in readers:
-                wait = _wait(graph, writer, signal, reader, buffer)
-                families[reader.name] = replace(reader, waits=(*reader.waits, wait))
+            for name, readers in _readers_by_signal(writer, buffer, families.values()).items():
+                signal, post = _signal_and_post(graph, writer, name, readers, buffer, settings)
+                signals.append(signal)
+                families[writer.name] = replace(families[writer.name], posts=(*families[writer.name].posts, post))
+                for reader in readers:
+                    wait = _wait(graph, writer, signal, reader, buffer)
+                    families[reader.name] = replace(reader, waits=(*reader.waits, wait))
     return replace(graph, signals=tuple(signals), families=tuple(families.values()))
 
 
@@ -63,12 +62,24 @@ def _carried(writer: Family) -> Iterable[str]:
     return [buffer for buffer in seen if buffer != ROW_ROUTE]
 
 
+def _readers_by_signal(writer: Family, buffer: str, families: Iterable[Family]) -> dict[str, list[Family]]:
+    """The readers of a buffer by the name of the signal that they wait for.
+
+    What tile tasks write is ready tile by tile for those who read their own tile, and done as a whole for the others: a
+    tile's reader that waited for the whole could not run beside the writer.
+    """
+    readers = [f for f in families if f.name != writer.name and buffer in {access.buffer for access in f.reads}]
+    by_tile = [reader for reader in readers if _reads_own_tile(reader, buffer)]
+    if writer.role in (Role.COMM, Role.PUSH) or not by_tile or len(by_tile) == len(readers):
+        return {f"{buffer}_ready": readers} if readers else {}
+    return {f"{buffer}_ready": by_tile, f"{buffer}_done": [reader for reader in readers if reader not in by_tile]}
+
+
 def _signal_and_post(
-    graph: TaskGraph, writer: Family, buffer: str, readers: list[Family], settings: Settings
+    graph: TaskGraph, writer: Family, name: str, readers: list[Family], buffer: str, settings: Settings
 ) -> tuple[Signal, Post]:
     remote = any(access.rank is not None for access in writer.writes) and not settings.local
     scope = Scope.SYS if remote else Scope.GPU
-    name = f"{buffer}_ready"
     match writer.role:
         case Role.COMM:
             signal = Signal(name=name, extent=Sym("tiles_bound"), scope=scope, phase=1 if remote else 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
-from uniep_compiler.ir.op_table import OPS
+from uniep_compiler.ir.op_rules import Site
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.types import RoutesType, TensorType
 from uniep_compiler.options import Relay
@@ -84,7 +84,7 @@ def results_are_computed(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
     """A layer returns its routes, and what its kernels write."""
     for param in ops.params:
         if param.name in ops.results and not isinstance(param.type, RoutesType):
-            yield _unsupported(f"returning `{param.name}` as it came", ops.span, "the caller has it: do not return it")
+            yield _unsupported(f"returning `{param.name}` as it came", param.span, "the caller has it: do not return it")
 
 
 def one_tensor_is_dispatched_in_a_group(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
@@ -135,8 +135,7 @@ RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
 
 def _shown(op: Op) -> str:
     """The op as programs write it, in backquotes."""
-    signature = OPS[op.kind].signature
-    return f"`{signature.split('(')[0] if '(' in signature else signature}`"
+    return f"`{Site(kind=op.kind, operands=(), attrs={}, types={}).shown}`"
 
 
 def _unsupported(what: str, span: Span, help_text: str) -> Diagnostic:

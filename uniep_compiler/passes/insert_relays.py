@@ -29,13 +29,18 @@ from uniep_compiler.passes.settings import Settings
 
 def insert_relays(graph: TaskGraph, settings: Settings) -> TaskGraph:
     """The graph with relays between each comm family and its readers, as `settings.relay` says."""
-    for family in graph.families:
-        if family.role is Role.COMM and settings.relay is not Relay.OFF:
-            graph = _insert_relay(graph, family, settings)
+    for send in graph.families:
+        if send.role is not Role.COMM or not isinstance(send.body, CopyBody):
+            continue
+        readers = [f for f in graph.families if send.body.target in {access.buffer for access in f.reads}]
+        only_gemms = all(isinstance(reader.body, GemmBody) for reader in readers)
+        # What lanes deliver in place is ready by M tile: on one rank, a reduce that looks rows up needs a relay.
+        if settings.relay is not Relay.OFF or (settings.local and not only_gemms):
+            graph = _insert_relay(graph, send, settings, only_gemms)
     return graph
 
 
-def _insert_relay(graph: TaskGraph, send: Family, settings: Settings) -> TaskGraph:
+def _insert_relay(graph: TaskGraph, send: Family, settings: Settings, only_gemms: bool) -> TaskGraph:
     if not isinstance(send.body, CopyBody):
         raise TypeError(f"{send.name} copies nothing")
     rows = graph.buffer(send.body.target)
@@ -56,8 +61,6 @@ def _insert_relay(graph: TaskGraph, send: Family, settings: Settings) -> TaskGra
         buffers = (*graph.buffers, arrived)
     reads = _relay_reads(place, row, rows.cols, settings)
     # A program's own result has to exist as rows, and only GEMMs gather.
-    readers = [f for f in graph.families if rows.name in {access.buffer for access in f.reads}]
-    only_gemms = all(isinstance(reader.body, GemmBody) for reader in readers)
     if settings.relay is Relay.GATHER and only_gemms and rows.kind is not BufferKind.OUTPUT:
         families = tuple(_gather(f, rows.name, place, reads) for f in graph.families if f is not send)
         buffers = tuple(buffer for buffer in buffers if buffer.name != rows.name)

@@ -61,15 +61,18 @@ def stages_of_values(graph: OpGraph) -> tuple[dict[str, str], tuple[Misplaced, .
     """For every value that an epilogue makes, the first GEMM (by its result) of its stage; and ops that have none."""
     stage: dict[str, str] = {}
     misplaced: list[Misplaced] = []
+    doubtful: set[str] = set()  # made of what has been reported already
     for op in graph.ops:
         if op.kind == "group_gemm":
             stage[op.results[0]] = op.results[0]
         elif op.kind in ELEMENTWISE or op.kind == "split":
             rows = [name for name in op.operands if isinstance(graph.types[name], RowsType)]
             why = _why_not(graph, op, [stage.get(name) for name in rows])
-            if why:
-                misplaced.append(Misplaced(op=op, why=why))
-            if not rows or any(name not in stage for name in rows):
+            if doubtful.intersection(rows) or why:
+                misplaced += [] if doubtful.intersection(rows) else [Misplaced(op=op, why=why)]
+                doubtful.update(op.results)
+                continue
+            if not rows:
                 continue
             joined = sorted({stage[name] for name in rows}, key=[*graph.types].index)
             stage = {name: joined[0] if first in joined else first for name, first in stage.items()}
