@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isqrt, prod
 from types import ModuleType
 
@@ -22,6 +22,8 @@ COUNTS_PER_ROUTE = 64
 """Counts of other programs that a program reads in the time that it takes to place a route; an estimate."""
 ALIGNMENT_WORDS = 4
 """Tables start at multiples of 16 bytes."""
+PLAN_KERNELS = ("plan_count", "plan_place")
+"""The kernels of a plan's module, in the order in which they are launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class PlanShape:
     @property
     def tiles_bound(self) -> int:
         """M tiles of one rank at most: one per expert that has rows, and one per further `tile_rows` rows."""
-        busy = min(self.experts, self.rows_bound)
+        busy = torch.sym_min(self.experts, self.rows_bound)  # `min`, but without a guard while it is traced
         return busy + (self.rows_bound - busy) // self.tile_rows
 
     @property
@@ -108,6 +110,12 @@ class PlanShape:
         }
 
     @property
+    def table_starts(self) -> dict[str, int]:
+        """Where each of the tables starts, in words of int32."""
+        sizes = [_aligned(prod(shape)) for shape in self.tables.values()]
+        return dict(zip(self.tables, accumulate(sizes, initial=0), strict=False))
+
+    @property
     def num_words(self) -> int:
         """Words of int32 that the tables take, each aligned."""
         return sum(_aligned(prod(shape)) for shape in self.tables.values())
@@ -121,10 +129,16 @@ class PlanShape:
         useful = -(-self.tokens_bound * self.topk // ROUTES_PER_PROGRAM)
         return max(1, min(best, useful, MAX_PROGRAMS // self.ranks, self.blocks_bound))
 
+    def scratch_words(self, num_programs: int, num_send_keys: int) -> dict[str, int]:
+        """Words of int32 of each table that dies with the plan's launches. Each has one row per program."""
+        by_expert, by_key = _aligned(num_programs * self.experts), _aligned(num_programs * num_send_keys)
+        tables = dict.fromkeys(("counts", "rows_of_all", "rows_before", "next_row"), by_expert)
+        return {**tables, "send_counts": by_key, "next_send": by_key}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The tables of a plan, all int32, as views of `storage`. R ranks, E experts, Q routes of all ranks.
+    """The tables of a plan, all int32, in `storage`. R ranks, E experts, Q routes of all ranks.
 
     `row_of` [Q]: row of a route on the rank of its expert, -1 where it has none.
     `row_route` [R, rows_bound]: route of a row; filled here for one rank only.
@@ -140,34 +154,73 @@ class Plan:
 
     shape: PlanShape
     storage: Tensor
-    row_of: Tensor
-    row_route: Tensor
-    tile_expert: Tensor
-    tile_row: Tensor
-    tile_rows: Tensor
-    tile_first: Tensor
-    expert_row: Tensor
-    expert_rows: Tensor
-    totals: Tensor
-    block_routes: Tensor
-    send_count: Tensor
-    send_first: Tensor
-    send_item: Tensor
+
+    def table(self, name: str) -> Tensor:
+        """A table by its name, as a view."""
+        dims, first = self.shape.tables[name], self.shape.table_starts[name]
+        return self.storage[first : first + prod(dims)].view(dims)
+
+    @property
+    def row_of(self) -> Tensor:
+        return self.table("row_of")
+
+    @property
+    def row_route(self) -> Tensor:
+        return self.table("row_route")
+
+    @property
+    def tile_expert(self) -> Tensor:
+        return self.table("tile_expert")
+
+    @property
+    def tile_row(self) -> Tensor:
+        return self.table("tile_row")
+
+    @property
+    def tile_rows(self) -> Tensor:
+        return self.table("tile_rows")
+
+    @property
+    def tile_first(self) -> Tensor:
+        return self.table("tile_first")
+
+    @property
+    def expert_row(self) -> Tensor:
+        return self.table("expert_row")
+
+    @property
+    def expert_rows(self) -> Tensor:
+        return self.table("expert_rows")
+
+    @property
+    def totals(self) -> Tensor:
+        return self.table("totals")
+
+    @property
+    def block_routes(self) -> Tensor:
+        return self.table("block_routes")
+
+    @property
+    def send_count(self) -> Tensor:
+        return self.table("send_count")
+
+    @property
+    def send_first(self) -> Tensor:
+        return self.table("send_first")
+
+    @property
+    def send_item(self) -> Tensor:
+        return self.table("send_item")
 
 
 def allocate_plan(shape: PlanShape, device: torch.device) -> Plan:
     """A plan with room for `shape`, in one allocation, unfilled."""
-    return carve_plan(shape, torch.empty(shape.num_words, dtype=torch.int32, device=device))
+    return Plan(shape=shape, storage=torch.empty(shape.num_words, dtype=torch.int32, device=device))
 
 
-def carve_plan(shape: PlanShape, storage: Tensor) -> Plan:
-    """The plan whose tables lie in `storage`, which has `shape.num_words` elements of int32."""
-    tables = {}
-    first = 0
-    for name, dims in shape.tables.items():
-        tables[name] = storage[first : first + prod(dims)].view(dims)
-        first += _aligned(prod(dims))
-    return Plan(shape=shape, storage=storage, **tables)
+def num_send_keys(module: ModuleType) -> int:
+    """Keys by which a plan's kernels count sends; 0 if the plan has no sends."""
+    return int(getattr(module, "NUM_SEND_KEYS", 0))
 
 
 def run_plan(
@@ -189,48 +242,25 @@ def run_plan(
     `token_start`, `expert_first`: i32 [R + 1], sums of tokens and of experts over earlier ranks; not read for one rank.
     `num_parts`: programs per rank; no table depends on it.
     """
-    shape = plan.shape
-    parts = num_parts or (1 if ids.device.type == "cpu" else shape.num_parts())
-    grid = (shape.ranks * parts,)
-    # Each has one row per program: counts, rows of all programs, rows of those before, and the next row.
-    counts, rows_of_all, rows_before, next_row = _scratch(4, grid[0] * shape.experts, ids.device)
-    num_send_keys = int(getattr(module, "NUM_SEND_KEYS", 0))
-    send_counts, next_send = _scratch(2, grid[0] * num_send_keys, ids.device)
-    call = (ids, token_start, expert_first, shape.tokens[0], shape.blocks_bound)
-    with interpreter_lock if ids.device.type == "cpu" else _device_of(ids):
-        module.plan_count[grid](*call, counts, send_counts, plan.block_routes, state, error, num_warps=NUM_WARPS)
-        module.plan_place[grid](
-            *call,
-            shape.tiles_bound,
-            counts,
-            send_counts,
-            rows_of_all,
-            rows_before,
-            next_row,
-            next_send,
-            plan.row_of,
-            plan.row_route,
-            plan.tile_expert,
-            plan.tile_row,
-            plan.tile_rows,
-            plan.tile_first,
-            plan.expert_row,
-            plan.expert_rows,
-            plan.totals,
-            plan.send_count,
-            plan.send_first,
-            plan.send_item,
-            num_warps=NUM_WARPS,
-        )
-
-
-def _scratch(num_tables: int, num_words: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Tables that die with the call, aligned as a plan's are: another alignment would be another kernel to compile."""
-    return torch.empty(num_tables, _aligned(num_words), dtype=torch.int32, device=device).unbind()
-
-
-def _device_of(tensor: Tensor) -> torch.cuda.device | nullcontext[None]:
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    shape, device = plan.shape, ids.device
+    grid = (shape.ranks * (num_parts or (1 if device.type == "cpu" else shape.num_parts())),)
+    scratch = shape.scratch_words(grid[0], num_send_keys(module))
+    values: dict[str, Tensor | int | None] = {
+        **{name: plan.table(name) for name in shape.tables},
+        **{name: torch.empty(words, dtype=torch.int32, device=device) for name, words in scratch.items()},
+        "ids": ids,
+        "token_start": token_start,
+        "expert_first": expert_first,
+        "tokens": shape.tokens[0],
+        "blocks_bound": shape.blocks_bound,
+        "tiles_bound": shape.tiles_bound,
+        "state": state,
+        "error": error,
+    }
+    with interpreter_lock if device.type == "cpu" else torch.cuda.device(device):
+        for name in PLAN_KERNELS:
+            kernel = getattr(module, name)
+            kernel[grid](*(values[argument] for argument in kernel.arg_names), num_warps=NUM_WARPS)
 
 
 def _aligned(num_words: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from uniep_compiler.runtime.plan import Plan, PlanShape, carve_plan
+from uniep_compiler.runtime.plan import Plan, PlanShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def _unflatten(leaves: Iterable[object], context: _Context) -> Routes:
     shape, placement, rank = context
     if not isinstance(storage, Tensor):
         raise TypeError("Routes are made of one tensor")
-    return Routes(plan=carve_plan(shape, storage), placement=placement, rank=rank)
+    return Routes(plan=Plan(shape=shape, storage=storage), placement=placement, rank=rank)
 
 
 pytree.register_pytree_node(Routes, _flatten, _unflatten, serialized_type_name="uniep_compiler.Routes")

@@ -14,7 +14,7 @@ from tests.plans import UNTOUCHED, PlanCase, assert_as_expected, random_case, ru
 from uniep_compiler.codegen import state_layout as layout
 from uniep_compiler.options import Order, Send
 from uniep_compiler.runtime.modules import load_module
-from uniep_compiler.runtime.plan import PlanShape, allocate_plan, carve_plan, run_plan
+from uniep_compiler.runtime.plan import Plan, PlanShape, allocate_plan, run_plan
 
 ROOT = Path(__file__).parents[3]
 SENDS = [(send, order) for send in Send for order in Order]
@@ -145,7 +145,7 @@ def test_tables_start_at_multiples_of_16_bytes_and_do_not_overlap():
         assert table.storage_offset() % 4 == 0
         assert table.eq(0).all(), name
         table.fill_(1)
-    assert carve_plan(shape, plan.storage).send_item.eq(1).all()
+    assert Plan(shape=shape, storage=plan.storage).send_item.eq(1).all()
 
 
 @pytest.mark.parametrize("tile_rows", [1, 4, 16])
