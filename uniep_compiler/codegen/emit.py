@@ -128,7 +128,7 @@ def _launch_fields(launch: LaunchView, families: dict[str, FamilyText], view: Ke
     ]
     lines = [line for stage in stages for line in stage.lines]
     params = _used("\n".join(lines), (*(MADE if view.local else ()), *view.arguments), lines)
-    counted = words(launch.num_tasks)
+    counted = words(" ".join(launch.num_tasks))
     if view.local:
         counted = counted.union(params, *(family.params for family in mine))
     return {

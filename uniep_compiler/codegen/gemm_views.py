@@ -119,14 +119,14 @@ def _first_text(first: int, body: GemmBody, places: Places) -> str:
 def _accumulator(
     acc: Accumulator, family: Family, body: GemmBody, places: Places, names: Mapping[str, str]
 ) -> AccumulatorView:
-    sizes, nk = places.sizes, body.layout == "nk"
+    name, sizes, nk = names[acc.value], places.sizes, body.layout == "nk"
     rows, stride = places.factor(sizes.weight_rows[acc.weight]), places.stride(acc.weight)
     first = _first_text(acc.first, body, places)
     start = f"{first}column * {places.names.tiles[family.name].cols}"
     cols = f"{first}{'weight_cols' if body.num_cols % acc_cols(body) else 'cols'}"
     col = f"({cols})[None, :]" if first else f"{cols}[None, :]"
     return AccumulatorView(
-        name=names[acc.value],
+        name=name,
         pointer=f"{acc.weight}_ptr",
         cols_text=cols,
         expert_shape=f"{places.dim(sizes.weight_rows[acc.weight])}, {places.cols(acc.weight)}",
@@ -134,7 +134,8 @@ def _accumulator(
         depth_offset="depth[:, None]" if nk else f"depth[:, None] * {stride}",
         step="k" if nk else f"k * {stride}",
         tma=places.tma.get((family.name, acc.weight), ""),
-        tma_index=f"[expert * {rows} + {start}, k]" if nk else f"[expert * {rows} + k, {start}]",
+        tma_first=f"expert * {rows} + {start}" if nk else start,
+        tma_index=f"{name}_first, k" if nk else f"expert * {rows} + k, {name}_first",
         tma_transpose=".T" if nk else "",
         bias=f"{acc.bias}_ptr" if acc.bias else "",
         bias_stride=places.stride(acc.bias) if acc.bias else "",

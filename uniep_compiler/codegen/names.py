@@ -12,8 +12,9 @@ from uniep_compiler.codegen.loader import template_names, template_text
 from uniep_compiler.ir.tasks import GemmBody, TaskGraph
 from uniep_compiler.passes.names import fresh, is_named
 
-LONGEST_LOCAL = 24
-"""Characters that are kept of a value's name, so that lines of an epilogue stay short."""
+LONGEST_LOCAL = 20
+LONGEST_DIM = 12
+"""Characters that are kept of a value's and of a dim's name, so that lines stay short."""
 
 MADE = ("board", "num_tiles", "total_rows", "tokens", "rank")
 """What kernels make of their arguments and hand down to families."""
@@ -21,7 +22,7 @@ MADE = ("board", "num_tiles", "total_rows", "tokens", "rank")
 TILE_PARTS = ("COLS", "COLUMNS", "DEPTH")
 
 _DECODED = frozenset({"tile", "column", "expert", "first_row", "num_rows", "first_token", "route", "source", "origin"})
-_SUFFIXES = ("_at", "_tile", "_bias")
+_SUFFIXES = ("_first", "_at", "_tile", "_bias")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def module_names(graph: TaskGraph, dims: Iterable[str], taken: Iterable[str]) ->
 
     families = [family.name for family in graph.families]
     gemms = [family.name for family in graph.families if isinstance(family.body, GemmBody)]
-    dim_names = take({name: name.upper() for name in sorted(dims)})
+    dim_names = take({name: name.upper()[:LONGEST_DIM] for name in sorted(dims)})
     functions = take({name: name for name in families})
     numbers = take({name: name.upper() for name in families})
     cols, columns, depth = (take({name: f"{numbers[name]}_{part}" for name in gemms}) for part in TILE_PARTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import assert_never
 
 from uniep_compiler.codegen.places import Places
@@ -30,9 +31,14 @@ def launch_view(launch: Launch, number: int, places: Places) -> LaunchView:
         first=number == 0,
         last=number == count - 1,
         stages=tuple(StageView(lines=_stage_lines(stage.segments, places)) for stage in launch.stages),
-        num_tasks=" + ".join(places.text(num_tasks(schedule.graph.family(name)), outer=2) for name in families) or "0",
+        num_tasks=_terms([num_tasks(schedule.graph.family(name)) for name in families], places),
         families=families,
     )
+
+
+def _terms(numbers: list[Expr], places: Places) -> tuple[str, ...]:
+    """The sum of some numbers, each with the number of times that it occurs."""
+    return tuple(places.text(number * times, outer=2) for number, times in Counter(numbers).items()) or ("0",)
 
 
 def _stage_lines(segments: tuple[Segment, ...], places: Places) -> tuple[str, ...]:

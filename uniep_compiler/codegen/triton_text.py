@@ -19,7 +19,7 @@ TL_DTYPES: Mapping[DType, str] = {
     DType.I64: "tl.int64",
 }
 
-LONGEST_EXPRESSION = 72
+LONGEST_EXPRESSION = 80
 """Characters of an expression in an epilogue, so that with its name and indentation it fits on a line."""
 
 SYMBOL_NAMES: Mapping[str, str] = {"num_rows": "total_rows"}

@@ -53,6 +53,7 @@ class AccumulatorView:
     depth_offset: str
     step: str
     tma: str
+    tma_first: str
     tma_index: str
     tma_transpose: str
     bias: str
@@ -114,7 +115,7 @@ class LaunchView:
     first: bool
     last: bool
     stages: tuple[StageView, ...]
-    num_tasks: str
+    num_tasks: tuple[str, ...]
     families: tuple[str, ...]
 
 

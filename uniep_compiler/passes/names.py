@@ -22,7 +22,7 @@ ROW_ROUTE = "row_route"
 RESERVED = frozenset({ROW_ROUTE, "board"})
 """Names that no value's buffer gets. (`board_size` is an argument of kernels.)"""
 
-LONGEST = 32
+LONGEST = 20
 """Characters that are kept of a name."""
 
 

@@ -1,0 +1,62 @@
+"""Generated modules that tests of code generation share."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from uniep_compiler import compiler
+from uniep_compiler.codegen.emit import emit
+from uniep_compiler.frontend.bind import dims_to_bind
+from uniep_compiler.frontend.lower import lower
+from uniep_compiler.frontend.parse import parse
+from uniep_compiler.ir.routing import balanced_placement
+from uniep_compiler.ir.types import DType, RoutesType
+from uniep_compiler.passes.target import find_target
+
+LAYER = """
+uniep 1
+
+moe layer(
+    x       : bf16[T, H],
+    experts : i32[T, K],
+    weights : f32[T, K],
+    w13     : bf16[E, 2*I, H],
+    w2      : bf16[E, H, I],
+) -> bf16[T, H] {
+    r  = route(experts)
+    xs = dispatch(x, r)
+    h  = group_gemm(xs, w13)
+    gate, up = split(h, halves)
+    a  = silu(gate) * up
+    y  = group_gemm(a, w2)
+    return combine(y, weights)
+}
+"""
+
+DIMS = (("H", 64), ("I", 48), ("E", 8), ("K", 2))
+
+
+@cache
+def emitted(text=LAYER, *, target="cpu", ranks=None, dtype=None, dims=DIMS, **options):
+    """The forward module of a program, neither proved nor built. `ranks` is the size of a virtual group."""
+    program = parse(text)
+    ops = lower(program)
+    if dtype is not None and DType(dtype) is not compiler.row_dtype(ops):
+        ops, program = compiler.retype(ops, DType(dtype)), compiler.without_tiles(program)
+    bound = {name: size for name, size in dims if name in dims_to_bind(ops)}
+    routes = next(kind for kind in ops.types.values() if isinstance(kind, RoutesType))
+    settings = compiler.make_settings(
+        program,
+        dims=bound,
+        target=find_target(target),
+        placement=balanced_placement(routes.experts.value(bound), ranks or 1),
+        local=ranks is None,
+        overrides=options,
+    )
+    schedule = compiler.final_schedule(compiler.states(ops, settings))
+    return emit(schedule, settings, ops)
+
+
+def source(text=LAYER, **options):
+    """The text of that module."""
+    return emitted(text, **options).source
