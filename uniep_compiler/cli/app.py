@@ -13,6 +13,7 @@ from uniep_compiler.cli.cache import cache_app
 from uniep_compiler.cli.compile import compile_command
 from uniep_compiler.cli.doctor import doctor_command
 from uniep_compiler.cli.explain import explain_command
+from uniep_compiler.cli.graph import graph_command
 from uniep_compiler.cli.ops import ops_command
 from uniep_compiler.cli.run import run_command
 from uniep_compiler.cli.show import show_command
@@ -29,6 +30,7 @@ app.command("compile")(compile_command)
 app.command("show")(show_command)
 app.command("verify")(verify_command)
 app.command("run")(run_command)
+app.command("graph")(graph_command)
 app.command("ops")(ops_command)
 app.command("explain")(explain_command)
 app.command("doctor")(doctor_command)

@@ -71,7 +71,7 @@ def tasks_lines(graph: TaskGraph) -> list[str]:
         [", ".join(field_texts(graph, without=_PARTS))],
         [_buffer_text(buffer) for buffer in graph.buffers],
         [_signal_text(signal) for signal in graph.signals],
-        *(list(_family_lines(family)) for family in graph.families),
+        *(list(family_lines(family)) for family in graph.families),
     ]
     return block(f"tasks {graph.name}", [line for lines in blocks if lines for line in ("", *lines)][1:])
 
@@ -103,7 +103,8 @@ def _unless(word: str, default: str) -> str:
     return "" if word == default else str(word)
 
 
-def _family_lines(family: Family) -> Iterator[str]:
+def family_lines(family: Family) -> Iterator[str]:
+    """The lines of a family's text."""
     span = "" if family.span == NO_SPAN else f" at {_span_text(family.span)}"
     lines = [
         f"domain {_ranges_text(family.domain)}"

@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from uniep_compiler.codegen.loader import template_text
 from uniep_compiler.runtime import modules
-from uniep_compiler.runtime.cache import CACHE_VARIABLE
+from uniep_compiler.runtime.cache import CACHE_VARIABLE, cache_root
 from uniep_compiler.runtime.modules import load_module
 
 KERNEL = """
@@ -186,6 +186,7 @@ def load_often(start):
     for number in range(NUM_TEXTS):
         module = load_module(text_of(number), "race", interpret=True)
         assert module.x == number
+        assert file_of(module).parent == cache_root() / "modules"
         file_of(module).write_text("x = 0\n" if number % 2 else "")
 
 
