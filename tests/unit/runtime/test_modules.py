@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from uniep_compiler.codegen.loader import template_text
 from uniep_compiler.runtime import modules
 from uniep_compiler.runtime.cache import CACHE_VARIABLE, cache_root
+from uniep_compiler.runtime.folder import Folder
 from uniep_compiler.runtime.modules import load_module
 
 KERNEL = """
@@ -123,6 +125,32 @@ def test_where_the_cache_cannot_be_a_temporary_folder_is(cache, caplog):
     assert caplog.text.count(CACHE_VARIABLE) == 1
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(cache):
+    check_read_only(cache, deny=lambda: cache.chmod(0o500))
+
+
+def test_a_file_system_that_cannot_be_written_is_read_all_the_same(cache, monkeypatch):
+    def write(folder, name, content):
+        if folder.root == cache.parent:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real_write(folder, name, content)
+
+    real_write = Folder.write
+    check_read_only(cache, deny=lambda: monkeypatch.setattr(Folder, "write", write))
+
+
+def check_read_only(cache, deny):
+    load_module("x = 1\n", "layer", interpret=True)
+    deny()
+    modules._loaded.clear()
+    old, new = (load_module(f"x = {i}\n", "layer", interpret=True) for i in (1, 2))
+    assert (old.x, new.x) == (1, 2)
+    assert file_of(old).parent == cache
+    assert file_of(new).parent != cache
+    assert file_of(new).read_text() == "x = 2\n"
+
+
 def test_a_cache_that_others_can_write_is_not_used(cache, caplog):
     path = file_of(load_module("x = 1\n", "layer", interpret=True))
     path.write_text("x = 2\n")
@@ -139,6 +167,7 @@ def test_the_temporary_folder_goes_with_its_process_only(cache, tmp_path):
     cache.parent.write_text("a file where the folder should be")
     done = run_python("""
 import os
+from uniep_compiler.runtime.folder import Folder
 from uniep_compiler.runtime.modules import load_module
 path = load_module("a = 1", "layer", True).__file__
 if os.fork() == 0:
@@ -156,6 +185,7 @@ def test_where_no_disk_takes_a_file_modules_work_all_the_same(cache):
     """Also kernels, whose source Triton reads."""
     done = run_python(f"""
 import resource, torch
+from uniep_compiler.runtime.folder import Folder
 from uniep_compiler.runtime.modules import load_module
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 module = load_module({source_of(interpret=True)!r}, "kernel", True)
@@ -238,6 +268,7 @@ def test_compiled_kernels_build_where_triton_was_imported_to_interpret(cache, tm
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from uniep_compiler.runtime.folder import Folder
 from uniep_compiler.runtime.modules import load_module
 source = {source_of(interpret=False)!r} + '''
 @triton.jit
