@@ -261,7 +261,7 @@ def test_c6_the_plan_of_more_than_65536_rows(device):
 def test_c6_more_than_65536_rows(device, ranks):
     shape = Shape(tokens=66_000, experts=3, topk=1, hidden=1, inner=1)
     inputs = make_inputs(shape, device, ids=[[2]] * shape.tokens)
-    layer = compile_layer(shape, device, ranks=ranks)
+    layer = compile_layer(shape, device, ranks=ranks, block=64, chunk=128)
     assert_close(compile_layer(shape, device), inputs, run(layer, inputs), "f32")
 
 
