@@ -69,25 +69,23 @@ class _Registry(Protocol):
 def register() -> None:
     """Make `experts_implementation="uniep"` known to transformers. It may be called any number of times.
 
-    Raises UEP0605 if transformers is not installed, or knows no experts implementations (before version 5).
+    Raises UEP0605 if transformers is not installed, or takes no implementations of others (before 5.7).
     """
     _registry().register(NAME, experts_forward)
 
 
 def _registry() -> _Registry:
-    """Where transformers keeps its implementations of experts."""
+    """Where transformers keeps its implementations of experts, and its models look them up."""
+    needed = "it takes transformers 5.7 or later: pip install 'uniep-compiler[transformers]'"
     try:
         version = import_module("transformers").__version__
     except ImportError as error:
-        raise _unusable(f"transformers cannot be imported: {error}", _INSTALL) from error
+        raise _unusable(f"transformers cannot be imported: {error}", needed) from error
     try:
-        found: _Registry = import_module("transformers.integrations.moe").ALL_EXPERTS_FUNCTIONS
+        found: _Registry = import_module("transformers.modeling_utils").ALL_EXPERTS_FUNCTIONS
     except (ImportError, AttributeError) as error:
-        raise _unusable(f"transformers {version} has no experts implementations to choose from", _INSTALL) from error
+        raise _unusable(f"transformers {version} does not let others compute its experts", needed) from error
     return found
-
-
-_INSTALL = "it takes transformers 5: pip install 'uniep-compiler[transformers]'"
 
 
 def experts_forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -108,9 +106,9 @@ def experts_forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tenso
 
 def _params(module: nn.Module) -> list[Tensor]:
     """Weights and biases, in the order in which a layer takes them."""
-    first = "gate_up_proj" if getattr(module, "has_gate", True) else "up_proj"
+    first = "gate_up_proj" if module.has_gate else "up_proj"
     names = [name for proj in (first, "down_proj") for name in (proj, f"{proj}_bias")]
-    if not getattr(module, "has_bias", False):
+    if not module.has_bias:
         names = names[::2]
     return [_param(module, name) for name in names]
 
@@ -134,11 +132,8 @@ def _routes(module: nn.Module, experts: int, ids: Tensor, weights: Tensor) -> tu
     """Expert ids with -1 for "no expert", and one weight for each.
 
     Under transformers' expert-parallel plan, ids are those of this rank's experts, and `experts` (one more than the
-    last) stands for all others. Before 5.18 modules do not say whether they are under it. Some models of 5.0 give a
-    weight for every expert.
+    last) stands for all others. Up to 5.17 modules do not say whether they are under it.
     """
-    if weights.shape != ids.shape and weights.shape[-1] == experts:
-        weights = weights.gather(-1, ids.clamp(max=experts - 1))
     if not getattr(module, "_is_expert_parallel", True):
         return ids, weights
     elsewhere = ids == experts
@@ -174,10 +169,10 @@ def _options(module: nn.Module) -> Options:
     if getattr(module, "has_post_expert_norm", False):
         raise _unknown(module, "normalise what each expert gives, which programs cannot say yet")
     common: Options = (
-        ("bias", bool(getattr(module, "has_bias", False))),
-        ("layout", "kn" if getattr(module, "is_transposed", False) else "nk"),
+        ("bias", bool(module.has_bias)),
+        ("layout", "kn" if module.is_transposed else "nk"),
     )
-    if not getattr(module, "has_gate", True):
+    if not module.has_gate:
         return (*common, ("gated", False), ("activation", _activation(module)))
     gate = getattr(module, "_apply_gate", None)
     name = getattr(gate, "__qualname__", type(gate).__name__)
@@ -199,7 +194,7 @@ def _activation(module: nn.Module) -> str:
 
 def _plain(module: nn.Module) -> Options:
     """act(gate) * up, where gate and up are the halves of what the first GEMM gives."""
-    if not getattr(module, "is_concatenated", True):
+    if not module.is_concatenated:
         raise _unknown(module, "have gate and up in turn, but split them in halves")
     return (("activation", _activation(module)),)
 
