@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -22,6 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are made from configs: th
 transformers = pytest.importorskip("transformers")
 moe = pytest.importorskip("transformers.integrations.moe")
 
+PAGE = Path(__file__).parents[2] / "docs" / "transformers.md"
 NUM_TOKENS = 12
 TOLERANCE = 1e-5
 
@@ -213,6 +215,12 @@ def is_decorated(node):
 
 def test_every_class_of_experts_has_an_entry():
     assert experts_classes() - set(MODELS) == set()
+
+
+def test_the_page_names_each_of_them():
+    works, refused = PAGE.read_text("utf-8").partition("These are refused:")[::2]
+    assert set(re.findall(r"\w+Experts\b", works)) == set(MODELS) - set(REFUSED)
+    assert set(re.findall(r"\w+Experts\b", refused)) == set(REFUSED)
 
 
 def config_of(entry, model_class):
