@@ -13,6 +13,7 @@ BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 
 COLUMNS = {
     "torch_grouped": "torch grouped GEMM",
+    "torch_grouped_bf16": "torch grouped GEMM, bf16 router weights",
     "transformers": "transformers",
     "liger": "Liger Triton",
     "uniep": "**uniep**",
