@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import uniep_compiler as uniep
 from uniep_compiler.frontend.bind import dims_to_bind
 from uniep_compiler.frontend.lower import lower
-from uniep_compiler.runtime.launch import Call
 from uniep_compiler.runtime.workspace import workspace_of
 
 SWIGLU = """
@@ -173,17 +173,25 @@ def run(layer, inputs, tokens=None):
     return torch.cat(parts)
 
 
-def outputs_of_calls(monkeypatch):
-    """A list that grows by what the kernels of each call wrote, also where the call raises an error."""
-    written: list[dict[str, torch.Tensor]] = []
-    plain = Call.run
+class Allocations(TorchDispatchMode):
+    """Watches what is allocated inside: floating-point tensors, in order, each filled with sevens before it is used.
 
-    def run_and_keep(self):
-        written.append(plain(self))
-        return written[-1]
+    Those of a call are its outputs. Copies larger than `most_elements` are an error.
+    """
 
-    monkeypatch.setattr(Call, "run", run_and_keep)
-    return written
+    def __init__(self, most_elements=2**40):
+        super().__init__()
+        self.outputs: list[torch.Tensor] = []
+        self.most_elements = most_elements
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        copies = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default, torch.ops.aten.cat.default)
+        if function in copies and isinstance(args[0], torch.Tensor):
+            assert args[0].numel() <= self.most_elements, f"{function} of {args[0].numel()} elements"
+        made = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.empty.memory_format and made.is_floating_point():
+            self.outputs.append(made.fill_(7))
+        return made
 
 
 def even(tokens, ranks):
