@@ -64,7 +64,7 @@ def test_very_many_small_experts_give_the_same_tables_200_times():
 
 def test_a_bad_id_is_reported_to_mapped_host_memory():
     case = random_case(1, ranks=1, experts=8, topk=2, most_tokens=500)
-    case.ids[0][:] = [[0, 1]] * 500
+    case.ids[0][:] = [[0, 1] for _ in range(500)]
     case.ids[0][321][1] = 8
     error = torch.zeros(layout.ERROR_WORDS, dtype=torch.int64).pin_memory()
     state = torch.zeros(layout.STATE_WORDS, dtype=torch.int64, device="cuda")

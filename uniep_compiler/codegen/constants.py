@@ -18,6 +18,7 @@ STATE_CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("STATE_CALL", layout.STATE_CALL, "number of calls that have ended"),
     ("STATE_EXITED", layout.STATE_EXITED, "workers that have left"),
     ("STATE_ABORT", layout.STATE_ABORT, "not 0 once the call is given up"),
+    ("STATE_CLOCK", layout.STATE_CLOCK, "the latest time that a waiting worker read"),
     ("STATE_CURSOR", layout.STATE_CURSOR, "cursors of both halves"),
     ("CURSORS", layout.CURSORS, "cursors of a half, one per launch"),
     ("GIVEN_UP", GIVEN_UP, "moves a cursor past the last task"),

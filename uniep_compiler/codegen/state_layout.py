@@ -15,6 +15,8 @@ STATE_EXITED = 1
 """Workers of the running call that have left."""
 STATE_ABORT = 2
 """0, or 1 once a worker has claimed the error record; from then on workers leave, and outputs are NaN."""
+STATE_CLOCK = 3
+"""The latest nanosecond that a waiting worker has read off its clock."""
 STATE_CURSOR = 8
 """First cursor; launch `n` of a call that uses set `s` takes its task ids from `STATE_CURSOR + s * CURSORS + n`."""
 CURSORS = 64
