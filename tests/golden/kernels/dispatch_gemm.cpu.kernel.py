@@ -156,6 +156,11 @@ def bf16_bits(values):
     return np.where(np.isnan(values), np.uint32(0x7FC0), nearest).astype(np.uint16)
 
 
+def given_up(state):
+    """Whether the call was given up."""
+    return as_int(tl.load(state + STATE_ABORT)) != 0
+
+
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return as_int(tl.atomic_add(cursor, 1, sem="relaxed"))
@@ -320,7 +325,7 @@ def forward(
     num_tiles = num_tiles_of(totals, 0)
     total_rows = num_rows_of(totals, 0)
     num_tasks = num_tiles * 24 + cdiv(rows_bound - total_rows, 16)
-    if as_int(tl.load(state + STATE_ABORT)) != 0:  # the plan refused the routing
+    if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS
     task = next_task(cursor)
@@ -334,6 +339,6 @@ def forward(
             pad_h(index, total_rows, rows_bound, h_ptr)
         task = following
     if leave(state, half) != 0:
-        if as_int(tl.load(state + STATE_ABORT)) != 0:  # no output keeps a number that looks right
+        if given_up(state):  # no output keeps a number that looks right
             fill_nan(h_ptr, h_size)
         end_call(state)

@@ -105,6 +105,12 @@ def rounded(x, dtype: tl.constexpr):
 
 
 @triton.jit
+def given_up(state):
+    """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
+    return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
+
+
+@triton.jit
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return tl.atomic_add(cursor, 1, sem="relaxed").to(tl.int32)
@@ -265,7 +271,7 @@ def forward(
     num_tiles = num_tiles_of(totals, 0)
     total_rows = num_rows_of(totals, 0)
     num_tasks = num_tiles * 6 + cdiv(rows_bound - total_rows, 16)
-    if as_int(tl.load(state + STATE_ABORT)) != 0:  # the plan refused the routing
+    if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS
     task = next_task(cursor)
@@ -279,6 +285,6 @@ def forward(
             pad_h(index, total_rows, rows_bound, h_ptr)
         task = following
     if leave(state, half) != 0:
-        if as_int(tl.load(state + STATE_ABORT)) != 0:  # no output keeps a number that looks right
+        if given_up(state):  # no output keeps a number that looks right
             fill_nan(h_ptr, h_size)
         end_call(state)

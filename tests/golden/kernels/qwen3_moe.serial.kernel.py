@@ -141,6 +141,12 @@ def silu(x):
 
 
 @triton.jit
+def given_up(state):
+    """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
+    return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
+
+
+@triton.jit
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return tl.atomic_add(cursor, 1, sem="relaxed").to(tl.int32)
@@ -334,7 +340,7 @@ def forward_0(
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
     num_tasks = num_tiles * 6
-    if as_int(tl.load(state + STATE_ABORT)) != 0:  # the plan refused the routing
+    if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS
     task = next_task(cursor)
@@ -391,7 +397,7 @@ def forward_1(
     board = scoreboard + half * board_capacity
     num_tiles = num_tiles_of(totals, 0)
     num_tasks = num_tiles * 8
-    if as_int(tl.load(state + STATE_ABORT)) != 0:  # the plan refused the routing
+    if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS + 1
     task = next_task(cursor)
@@ -447,7 +453,7 @@ def forward_2(
     half = as_int(tl.load(state + STATE_CALL) % 2)
     board = scoreboard + half * board_capacity
     num_tasks = cdiv(tokens, BLOCK)
-    if as_int(tl.load(state + STATE_ABORT)) != 0:  # the plan refused the routing
+    if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS + 2
     task = next_task(cursor)
@@ -459,6 +465,6 @@ def forward_2(
             reduce_out(index, tokens, row_of, weights_ptr, y_ptr, out_ptr)
         task = following
     if leave(state, half) != 0:
-        if as_int(tl.load(state + STATE_ABORT)) != 0:  # no output keeps a number that looks right
+        if given_up(state):  # no output keeps a number that looks right
             fill_nan(out_ptr, out_size)
         end_call(state)

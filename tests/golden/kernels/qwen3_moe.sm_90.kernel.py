@@ -56,6 +56,7 @@ SIGNAL_Y_READY = tl.constexpr(1)
 STATE_CALL = tl.constexpr(0)  # number of calls that have ended
 STATE_EXITED = tl.constexpr(1)  # workers that have left
 STATE_ABORT = tl.constexpr(2)  # not 0 once the call is given up
+STATE_CLOCK = tl.constexpr(3)  # the latest time that a waiting worker read
 STATE_CURSOR = tl.constexpr(8)  # cursors of both halves
 CURSORS = tl.constexpr(64)  # cursors of a half, one per launch
 GIVEN_UP = tl.constexpr(1073741824)  # moves a cursor past the last task
@@ -153,9 +154,21 @@ def silu(x):
 
 
 @triton.jit
-def nanoseconds():
-    """A clock that all workers of a GPU share."""
-    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+def now(state):
+    """Nanoseconds, the same in all threads of a worker.
+
+    Each thread that read the clock by itself could take another branch than its neighbours, and barriers would then meet
+    in the wrong places. What an atomic returns is one thread's, handed to all.
+    """
+    ticks = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
+    return tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
+
+
+@triton.jit
+def given_up(state):
+    """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
+    return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
 
 
 @triton.jit
@@ -164,13 +177,13 @@ def wait(counter, target, scope: tl.constexpr, state, error, time_limit, rank, f
     seen = tl.atomic_add(counter, 0, sem="acquire", scope=scope)
     alive = 1
     if seen < target:
-        start = nanoseconds()
+        start = now(state)
         while (seen < target) & (alive != 0):
             seen = tl.atomic_add(counter, 0, sem="acquire", scope=scope)
             if seen < target:
-                if nanoseconds() - start > time_limit:
+                if now(state) - start > time_limit:
                     give_up(state, error, rank, family, task, signal, place, target, seen)
-                alive = tl.where(tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") == 0, 1, 0)
+                alive = tl.where(given_up(state), 0, 1)
     return alive
 
 
@@ -185,9 +198,8 @@ def give_up(state, error, rank, family, task, signal, place, target, seen):
         tl.store(error + ERROR_INDEX, place)
         tl.store(error + ERROR_EXPECTED, target)
         tl.store(error + ERROR_SEEN, seen)
-        # The host reads the record while this kernel runs: what it means is complete before its kind is there.
-        tl.atomic_add(state + STATE_ABORT, 0, sem="acq_rel", scope="sys")
-        tl.store(error + ERROR_KIND, KIND_HANG)
+        # The host reads the record while this kernel runs: all else is there before its kind.
+        tl.atomic_xchg(error + ERROR_KIND, KIND_HANG, sem="release", scope="sys")
         # This call's cursors only: the other half's stand at zero already, for the next call.
         cursors = state + STATE_CURSOR + tl.load(state + STATE_CALL) % 2 * CURSORS
         tl.atomic_add(cursors + tl.arange(0, CURSORS), GIVEN_UP, sem="relaxed")
@@ -498,7 +510,7 @@ def forward(
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
     num_tasks = num_tiles * 6 + num_tiles * 8 + cdiv(tokens, BLOCK)
-    if as_int(tl.load(state + STATE_ABORT)) != 0:  # the plan refused the routing
+    if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS
     task = next_task(cursor)
@@ -553,6 +565,6 @@ def forward(
             )
         task = following
     if leave(state, half) != 0:
-        if as_int(tl.load(state + STATE_ABORT)) != 0:  # no output keeps a number that looks right
+        if given_up(state):  # no output keeps a number that looks right
             fill_nan(out_ptr, out_size)
         end_call(state)

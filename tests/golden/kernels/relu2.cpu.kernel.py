@@ -214,6 +214,11 @@ def wait(counter, target, scope, state, error, time_limit, rank, family, task, s
     return 0
 
 
+def given_up(state):
+    """Whether the call was given up."""
+    return as_int(tl.load(state + STATE_ABORT)) != 0
+
+
 def post(counters, scope):
     """Count a task whose writes are done."""
     tl.atomic_add(counters, 1, sem="release")
@@ -510,7 +515,7 @@ def forward(
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
     num_tasks = num_tiles * 29 + num_tiles * 42 + cdiv(tokens, BLOCK)
-    if as_int(tl.load(state + STATE_ABORT)) != 0:  # the plan refused the routing
+    if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS
     task = next_task(cursor)
@@ -553,6 +558,6 @@ def forward(
             )
         task = following
     if leave(state, half) != 0:
-        if as_int(tl.load(state + STATE_ABORT)) != 0:  # no output keeps a number that looks right
+        if given_up(state):  # no output keeps a number that looks right
             fill_nan(out_ptr, out_size)
         end_call(state)
