@@ -18,7 +18,8 @@ from uniep_compiler.ir.tasks import Role, TaskGraph
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.ir.verify import verify
 from uniep_compiler.passes.check_options import check_options
-from uniep_compiler.passes.choose_options import choose_options, option_spans
+from uniep_compiler.passes.check_support import check_support
+from uniep_compiler.passes.choose_options import choose_options, option_spans, token_tiles
 from uniep_compiler.passes.pipeline import State, run_passes
 from uniep_compiler.passes.settings import Settings
 from uniep_compiler.passes.target import Target
@@ -65,6 +66,8 @@ def make_settings(
         local=local,
         source=program.source,
         spans=option_spans(*chosen_by),
+        base_tiles=choose_options(program, target, dims, overrides or {}).tiles,
+        token_tiles=token_tiles(program, target, dims),
     )
 
 
@@ -73,6 +76,7 @@ def build(ops: OpGraph, settings: Settings, prove: Callable[[Schedule, Source | 
 
     `prove` stands for `check`, for callers that remember what was proved.
     """
+    check_support(ops, settings)
     check_options(ops, settings)
     schedule = final_schedule(states(ops, settings))
     (prove or check)(schedule, settings.source)

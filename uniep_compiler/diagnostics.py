@@ -63,6 +63,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0305": "a schedule says something twice",
         "UEP0306": "a target is not known",
         "UEP0307": "keys of a schedule do not go together",
+        "UEP0308": "a tile does not fit the target",
+        "UEP0309": "a tile would change results with the number of tokens",
         # 04: limits.
         "UEP0401": "the compiler cannot build this yet",
         "UEP0402": "a call is too large",
@@ -90,6 +92,9 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0603": "an expert id is out of range",
         "UEP0604": "the target is not there",
         "UEP0605": "a library or a model does not fit its integration",
+        "UEP0606": "layers have no backward pass yet",
+        "UEP0607": "kernels are not built before a CUDA graph is captured",
+        "UEP0608": "the name of an operator is taken",
     }
 )
 """Every code with a short title of what went wrong."""

@@ -27,15 +27,15 @@ from uniep_compiler.ir.tasks import (
     Role,
     Store,
     TaskGraph,
-    Tile,
     ZeroBody,
 )
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.options import Relay
 from uniep_compiler.passes.check_support import check_support, combined_value
 from uniep_compiler.passes.names import ROW_ROUTE, buffer_names, fresh, name_buffers
-from uniep_compiler.passes.settings import Settings, choose_tile, tile_rows
+from uniep_compiler.passes.settings import Settings, tile_rows
 from uniep_compiler.passes.stages import Stage, build_stages, value_dtype
+from uniep_compiler.passes.tiles import Shape, stage_tile
 
 TILE = Coord("tile")
 FIRST_ROW = Lookup("tile_row", (TILE,))
@@ -58,7 +58,7 @@ def build_tasks(graph: OpGraph, settings: Settings) -> TaskGraph:
 class _Builder:
     """Collects families and buffers while it walks the ops in program order."""
 
-    def __init__(self, graph: OpGraph, settings: Settings, tiles: Mapping[str, tuple[int, int, int]]) -> None:
+    def __init__(self, graph: OpGraph, settings: Settings, tiles: Mapping[str, Shape]) -> None:
         self.graph = graph
         self.settings = settings
         self.tiles = tiles
@@ -172,7 +172,7 @@ class _Builder:
         self._pad_if_result(target)
 
     def _lower_stage(self, stage: Stage) -> None:
-        tile = self._tile(stage)
+        tile = stage_tile(stage, self.tiles, self.settings.target, self.dtype)
         per_accumulator = tile.cols // len(stage.accumulators)
         column = Coord("column")
         first_col = column * per_accumulator
@@ -221,20 +221,6 @@ class _Builder:
         if stage.layout == "nk":
             return Access(buffer=weight, row=EXPERT * rows + first, num_rows=count, num_cols=Int(stage.depth))
         return Access(buffer=weight, row=EXPERT * rows, num_rows=Int(stage.depth), col=first, num_cols=count)
-
-    def _tile(self, stage: Stage) -> Tile:
-        """The schedule's last tile for one of the stage's values, else the default."""
-        chosen = [tile for name, tile in self.tiles.items() if name in stage.values]
-        if chosen:
-            rows, cols, depth = chosen[-1]
-            return Tile(rows=rows, cols=cols, depth=depth)
-        return choose_tile(
-            self.settings.target,
-            self.dtype,
-            num_cols=stage.num_cols,
-            depth=stage.depth,
-            num_accumulators=len(stage.accumulators),
-        )
 
     def _lower_combine(self, op: Op) -> None:
         rows = op.operands[0]

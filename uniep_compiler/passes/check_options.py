@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable
 from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
 from uniep_compiler.frontend.check import tiled_values
 from uniep_compiler.ir.ops import OpGraph
+from uniep_compiler.ir.tasks import Tile
 from uniep_compiler.options import Relay, Send
 from uniep_compiler.passes.build_tasks import row_dtype
 from uniep_compiler.passes.settings import Settings, tile_rows
+from uniep_compiler.passes.stages import build_stages
+from uniep_compiler.passes.tiles import stage_tile, too_large
 
 SMALLEST_SIDE = 16
 """Matrix instructions take no fewer columns, and no fewer products per element."""
@@ -50,13 +53,47 @@ def tiles_are_of_gemms(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]
             yield _problem("UEP0304", settings, f"tile({name})", message, f"tiles are those of {known}")
 
 
-def tile_sides_are_powers_of_two(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
-    """Every side of a tile is a power of two that a matrix instruction can take."""
-    for name, tile in settings.options.tiles:
-        for side, size in zip(("columns", "depth"), tile[1:], strict=True):
-            if not _is_power_of_two(size) or size < SMALLEST_SIDE:
-                message = f"{side} of `tile({name})` cannot be {size}"
-                yield _problem("UEP0302", settings, f"tile({name})", message, "16 or a larger power of two")
+def tile_sides_are_powers_of_two(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Depth, and the columns of each accumulator, are powers of two that a matrix instruction can take."""
+    for name, (_, cols, depth) in settings.options.tiles:
+        shares = _num_accumulators(ops, settings, name)
+        if not _is_side(depth):
+            message = f"depth of `tile({name})` cannot be {depth}"
+            yield _problem("UEP0302", settings, f"tile({name})", message, "16 or a larger power of two")
+        if cols % shares or not _is_side(cols // shares):
+            message = f"columns of `tile({name})` cannot be {cols}"
+            each = "16 or a larger power of two"
+            help_ = each if shares == 1 else f"{shares} accumulators share them, and each takes {each}"
+            yield _problem("UEP0302", settings, f"tile({name})", message, help_)
+
+
+def tiles_fit_the_target(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """A tile leaves room in shared memory and registers."""
+    for stage in build_stages(ops, settings.dims):
+        for name, (rows, cols, depth) in settings.options.tiles:
+            if name in stage.values:
+                tile = Tile(rows=rows, cols=cols, depth=depth)
+                why = too_large(tile, len(stage.accumulators), settings.target, row_dtype(ops))
+                if why:
+                    message = f"`tile({name})` = ({rows}, {cols}, {depth}) does not fit {settings.target.name}"
+                    yield _problem("UEP0308", settings, f"tile({name})", message, why)
+
+
+def columns_alone_depend_on_tokens(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """A block with a condition on the number of tokens leaves rows and depth alone: they decide how sums are formed."""
+    base = dict(settings.base_tiles)
+    for stage in build_stages(ops, settings.dims):
+        tile = stage_tile(stage, base, settings.target, row_dtype(ops))
+        for found in settings.token_tiles:
+            rows, cols, depth = found.shape
+            if found.value in stage.values and (rows, depth) != (tile.rows, tile.depth):
+                yield Diagnostic(
+                    code="UEP0309",
+                    message=f"`tile({found.value})` would change results with the number of tokens",
+                    labels=(Label(span=found.span, text="under a condition on the number of tokens"),),
+                    notes=(f"without the condition it is ({tile.rows}, {tile.cols}, {tile.depth})",),
+                    help=f"only its columns may differ: ({tile.rows}, {cols}, {tile.depth})",
+                )
 
 
 def tiles_have_the_rows_of_the_target(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
@@ -75,7 +112,19 @@ RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
     tiles_are_of_gemms,
     tile_sides_are_powers_of_two,
     tiles_have_the_rows_of_the_target,
+    tiles_fit_the_target,
+    columns_alone_depend_on_tokens,
 )
+
+
+def _num_accumulators(ops: OpGraph, settings: Settings, value: str) -> int:
+    """Accumulators of the tile that makes a value; 1 for gradients."""
+    stages = build_stages(ops, settings.dims)
+    return next((len(stage.accumulators) for stage in stages if value in stage.values), 1)
+
+
+def _is_side(size: int) -> bool:
+    return _is_power_of_two(size) and size >= SMALLEST_SIDE
 
 
 def _is_power_of_two(number: int) -> bool:

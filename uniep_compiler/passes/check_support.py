@@ -84,7 +84,9 @@ def results_are_computed(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
     """A layer returns its routes, and what its kernels write."""
     for param in ops.params:
         if param.name in ops.results and not isinstance(param.type, RoutesType):
-            yield _unsupported(f"returning `{param.name}` as it came", param.span, "the caller has it: do not return it")
+            yield _unsupported(
+                f"returning `{param.name}` as it came", param.span, "the caller has it: do not return it"
+            )
 
 
 def one_tensor_is_dispatched_in_a_group(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:

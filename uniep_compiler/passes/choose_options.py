@@ -10,7 +10,7 @@ from typing import Any
 
 from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, UniepError
 from uniep_compiler.frontend.parse import Program
-from uniep_compiler.frontend.schedule_block import ScheduleBlock, setting_values
+from uniep_compiler.frontend.schedule_block import ScheduleBlock, TileSetting, setting_values
 from uniep_compiler.options import Fuse, Order, Relay, Save, ScheduleOptions, Send
 from uniep_compiler.passes.target import Target
 from uniep_compiler.source import Span
@@ -56,12 +56,31 @@ def option_spans(
     return {key: span for key, span in spans.items() if key not in overridden}
 
 
+def token_tiles(program: Program, target: Target, dims: Mapping[str, int]) -> tuple[TileSetting, ...]:
+    """The tiles of blocks whose conditions need more than `dims`: the number of tokens."""
+    return tuple(tile for block in program.schedules if _depends(block, target, dims) for tile in block.tiles)
+
+
 def _applies(block: ScheduleBlock, target: Target, dims: Mapping[str, int]) -> bool:
-    names = {target.name} if target.interpreted else {target.name, "cuda"}
     try:
-        return any(block.applies(name, dims) for name in sorted(names))
+        return any(block.applies(name, dims) for name in _names(target))
     except KeyError:
         return False
+
+
+def _depends(block: ScheduleBlock, target: Target, dims: Mapping[str, int]) -> bool:
+    """Whether a block is for a target, and it takes more dims to say whether it applies."""
+    try:
+        for condition in block.conditions:
+            condition.holds(dims)
+    except KeyError:
+        return block.target in (None, *_names(target))
+    return False
+
+
+def _names(target: Target) -> tuple[str, ...]:
+    """What a block may call a target."""
+    return (target.name,) if target.interpreted else ("cuda", target.name)
 
 
 def _with(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from uniep_compiler.frontend.schedule_block import TileSetting
 from uniep_compiler.ir.tasks import Tile
 from uniep_compiler.ir.types import DType
 from uniep_compiler.options import Order, Relay, ScheduleOptions, Send
@@ -17,7 +18,8 @@ class Settings:
     """Everything that passes need besides the IR. The token dim is never bound.
 
     `local` says that the group is one rank that needs no copies to itself; `placement` is the number of experts per
-    rank; `spans` says where schedule blocks set the options that they set.
+    rank; `spans` says where schedule blocks set the options that they set. `base_tiles` are those that hold for every
+    number of tokens, and `token_tiles` those of blocks with a condition on it.
     """
 
     dims: Mapping[str, int]
@@ -27,6 +29,8 @@ class Settings:
     local: bool = True
     source: Source | None = None
     spans: Mapping[str, Span] = field(default_factory=dict)
+    base_tiles: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+    token_tiles: tuple[TileSetting, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -81,7 +85,7 @@ def choose_tile(target: Target, dtype: DType, *, num_cols: int, depth: int, num_
         widest, deepest = 64, 16
     else:
         widest, deepest = 256 if target.has_tma else 128, 64 if target.has_tma else 32
-    cols = min(widest // num_accumulators, max(16, _power_of_two(num_cols)))
+    cols = max(16, min(_power_of_two(widest // num_accumulators + 1) // 2, _power_of_two(num_cols)))
     return Tile(
         rows=tile_rows(target, dtype),
         cols=cols * num_accumulators,
