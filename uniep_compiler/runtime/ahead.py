@@ -19,8 +19,7 @@ from triton.compiler import ASTSource
 from uniep_compiler.compiler import Compiled
 from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.ir.types import DType
-from uniep_compiler.passes.target import Target
-from uniep_compiler.runtime.launch import NUM_STAGES, NUM_WARPS
+from uniep_compiler.passes.target import NUM_STAGES, NUM_WARPS, Target
 from uniep_compiler.runtime.modules import load_module
 
 WARP_SIZE = 32
