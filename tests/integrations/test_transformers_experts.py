@@ -12,7 +12,7 @@ from torch import nn
 
 import uniep_compiler as uniep
 from uniep_compiler.integrations import transformers as integration
-from uniep_compiler.runtime.experts import experts_layer
+from uniep_compiler.runtime.experts import make_layer
 
 transformers = pytest.importorskip("transformers")
 moe = pytest.importorskip("transformers.integrations.moe")
@@ -140,8 +140,7 @@ def test_numbers_are_read_from_each_module():
     options = {"name": "GptOssExperts", "gate": gpt_oss_gate, "is_concatenated": False}
     wide = make(**options)
     wide.limit = 7.0
-    assert dict(integration._options(wide))["limit"] == 7.0
-    assert dict(integration._options(make(**options)))["limit"] == 0.5
+    assert [integration.form_of(module).limit for module in (wide, make(**options))] == [7.0, 0.5]
 
 
 # -- what is not -------------------------------------------------------------------------------------------------------
@@ -199,9 +198,9 @@ def test_weights_that_are_not_there_are_refused():
 
 def test_every_gate_is_compared_once_per_class_and_numbers(monkeypatch):
     compared = []
-    monkeypatch.setattr(integration, "_compare", lambda module, form: compared.append(form))
-    options = {"name": "GptOssExperts", "gate": gpt_oss_gate, "is_concatenated": False}
-    first = make(**options)
+    plain = integration._activated
+    monkeypatch.setattr(integration, "_activated", lambda form, rows: compared.append(form) or plain(form, rows))
+    first = make(name="GptOssExperts", gate=gpt_oss_gate, is_concatenated=False)
     other = copy.deepcopy(first)
     other.limit = 7.0
     for module in (first, first, copy.deepcopy(first), other):
@@ -254,10 +253,10 @@ def test_more_routes_than_that_are_an_error_and_never_lost():
 
 
 def test_modules_that_are_alike_share_a_layer():
-    before = experts_layer.cache_info()
+    before = make_layer.cache_info()
     for seed in range(3):
         run(make(seed=seed, name=f"Experts{seed}", is_transposed=True, has_bias=True, act="relu6"), *inputs())
-    after = experts_layer.cache_info()
+    after = make_layer.cache_info()
     assert (after.misses - before.misses, after.hits - before.hits) == (1, 2)
 
 

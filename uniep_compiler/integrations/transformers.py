@@ -11,24 +11,24 @@ then compared once with what the program computes. Experts that are not known ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.programs import ExpertsForm
-from uniep_compiler.runtime.experts import ExpertsSize, call_experts, experts_layer
+from uniep_compiler.runtime.experts import ExpertsSize, Options, call_experts, constant, experts_layer
 from uniep_compiler.runtime.reference import run_reference
 
 NAME = "uniep"
 """What transformers knows the implementation by."""
-
-Options = tuple[tuple[str, Any], ...]
-"""Arguments of `ExpertsForm`, by name."""
 
 ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -62,6 +62,70 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 """Activations of `uniep.programs` by the name of the class or function that a module has as its `act_fn`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """How experts apply their gate. `numbers`: the module's attributes that it reads, each a path.
+
+    `options` are the program's, from the activation (`silu`, if the gate does not read `act_fn`) and the numbers.
+    """
+
+    options: Callable[..., Options]
+    numbers: tuple[str, ...] = ()
+    reads_activation: bool = False
+
+
+def _plain(activation: str) -> Options:
+    """The activation of the gate, times up."""
+    return (("activation", activation),)
+
+
+def _clamped(activation: str, limit: float) -> Options:
+    """The same, where both are clamped first."""
+    return (("activation", activation), ("limit", limit))
+
+
+def _offset(_: str, limit: float, alpha: float) -> Options:
+    """Both clamped first, then `gate * sigmoid(alpha * gate) * (up + 1)`."""
+    return (("limit", limit), ("alpha", alpha), ("up_offset", 1.0))
+
+
+def _interleaved(_: str, limit: float, alpha: float) -> Options:
+    """The same, where gate and up are columns in turn."""
+    return (*_offset(_, limit, alpha), ("split", "interleaved"))
+
+
+def _softcapped(_: str, gate: float, up: float) -> Options:
+    """Both within soft caps, `c * tanh(v / c)`, and `sigmoid(gate)` of what the gate was before."""
+
+    def cap(value: str, c: float) -> str:
+        return f"{c!r} * (2.0 * sigmoid({2.0 / c!r} * {value}) - 1.0)"
+
+    return (("activation", f"{cap('gate', gate)} * sigmoid(gate) * {cap('up', up)}"),)
+
+
+_SOFTCAPS = ("act_fn.gate_softcap.softcap", "act_fn.up_softcap.softcap")
+
+GATES: Mapping[str, Gate] = MappingProxyType(
+    {
+        "_default_apply_gate": Gate(options=_plain, reads_activation=True),
+        "BeamExperts._apply_gate": Gate(options=_plain, reads_activation=True),
+        "DeepseekV4Experts._apply_gate": Gate(options=_clamped, numbers=("limit",), reads_activation=True),
+        "Glm5NextTextExperts._apply_gate": Gate(options=_clamped, numbers=("swiglu_limit",)),
+        "GptOssExperts._apply_gate": Gate(options=_interleaved, numbers=("limit", "alpha")),
+        "HYV4Experts._apply_gate": Gate(options=_clamped, numbers=("swiglu_limit",)),
+        "HYV4VLExperts._apply_gate": Gate(options=_clamped, numbers=("swiglu_limit",)),
+        "Inkling2Experts._apply_gate": Gate(options=_softcapped, numbers=_SOFTCAPS),
+        "Inkling2LoopExperts._apply_gate": Gate(options=_softcapped, numbers=_SOFTCAPS),
+        "MiniMaxM3VLExperts._apply_gate": Gate(options=_offset, numbers=("swiglu_limit", "swiglu_alpha")),
+        "OpenAIPrivacyFilterExperts._apply_gate": Gate(options=_offset, numbers=("limit", "alpha")),
+    }
+)
+"""Every gate that is known, by the qualified name of the method."""
+
+
+# -- the entry of transformers -----------------------------------------------------------------------------------------
+
+
 class _Registry(Protocol):
     def register(self, key: str, value: Callable[..., Tensor]) -> None: ...
 
@@ -93,12 +157,15 @@ def experts_forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tenso
 
     Raises UEP0605 for experts that are not known, UEP0603 for ids that are no expert's, and what the layer raises.
     """
-    form, params = form_of(module), _params(module)
-    size = _size(form, params, top_k_index.shape[-1])
-    ids, weights = _routes(module, size.experts, top_k_index, top_k_weights)
-    size = _size(form, params, ids.shape[-1])
-    layer = experts_layer(form, size, params[0].dtype, params[0].device)
-    return call_experts(layer, hidden_states, ids, weights, params)
+    traits = traits_of(module)
+    if not _is_compared(*traits):
+        _compare(module, *traits)
+    down = _param(module, "down_proj")
+    ids, weights = _routes(module, down.shape[0], top_k_index, top_k_weights)
+    hidden, inner = (2, 1) if traits.is_transposed else (1, 2)
+    size = ExpertsSize(experts=down.shape[0], topk=ids.shape[-1], hidden=down.shape[hidden], inner=down.shape[inner])
+    layer = experts_layer(_options(*traits), size, down.dtype, down.device)
+    return call_experts(layer, hidden_states, ids, weights, _params(module))
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -107,25 +174,17 @@ def experts_forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tenso
 def _params(module: nn.Module) -> list[Tensor]:
     """Weights and biases, in the order in which a layer takes them."""
     first = "gate_up_proj" if module.has_gate else "up_proj"
-    names = [name for proj in (first, "down_proj") for name in (proj, f"{proj}_bias")]
-    if not module.has_bias:
-        names = names[::2]
+    names = [first, f"{first}_bias", "down_proj", "down_proj_bias"] if module.has_bias else [first, "down_proj"]
     return [_param(module, name) for name in names]
 
 
 def _param(module: nn.Module, name: str) -> Tensor:
     param = getattr(module, name, None)
     if not isinstance(param, Tensor):
-        raise _unknown(module, f"have no tensor `{name}`")
-    if isinstance(param, torch.distributed.tensor.DTensor):
-        raise _unknown(module, f"have a distributed tensor as `{name}`: a layer needs this rank's part of it")
+        raise _unknown(type(module), f"have no tensor `{name}`")
+    if isinstance(param, DTensor):
+        raise _unknown(type(module), f"have a distributed tensor as `{name}`: a layer needs this rank's part of it")
     return param
-
-
-def _size(form: ExpertsForm, params: list[Tensor], topk: int) -> ExpertsSize:
-    down = params[2 if form.bias else 1]
-    hidden, inner = (1, 2) if form.layout == "nk" else (2, 1)
-    return ExpertsSize(experts=down.shape[0], topk=topk, hidden=down.shape[hidden], inner=down.shape[inner])
 
 
 def _routes(module: nn.Module, experts: int, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,103 +207,104 @@ def _routes(module: nn.Module, experts: int, ids: Tensor, weights: Tensor) -> tu
 
 # -- what a module computes --------------------------------------------------------------------------------------------
 
-_forms: dict[tuple[type, Options], ExpertsForm] = {}
+
+class Traits(NamedTuple):
+    """All that decides what the experts of a module compute. Modules with the same traits compute the same."""
+
+    experts: type
+    act: object
+    approximate: object
+    has_gate: bool
+    has_bias: bool
+    is_transposed: bool
+    is_concatenated: bool
+    has_post_expert_norm: bool
+    has_own_gate: bool
+    numbers: tuple[float, ...]
+
+
+def traits_of(module: nn.Module) -> Traits:
+    """The traits of a module of transformers' experts. Nothing is judged here."""
+    act = getattr(module, "act_fn", None)
+    return Traits(
+        experts=type(module),
+        act=type(act) if isinstance(act, nn.Module) else act,
+        approximate=getattr(act, "approximate", None),  # of torch.nn.GELU
+        has_gate=bool(module.has_gate),
+        has_bias=bool(module.has_bias),
+        is_transposed=bool(module.is_transposed),
+        is_concatenated=bool(module.is_concatenated),
+        has_post_expert_norm=bool(getattr(module, "has_post_expert_norm", False)),
+        has_own_gate="_apply_gate" in vars(module),
+        numbers=tuple([_number(module, path) for path in _paths(type(module))]),
+    )
+
+
+@constant
+def _paths(experts: type) -> tuple[str, ...]:
+    """Where the gate of such experts has its numbers; none if it is not known."""
+    gate = GATES.get(_gate_name(experts))
+    return gate.numbers if gate is not None else ()
+
+
+def _number(module: object, path: str) -> float:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return float(module)  # type: ignore[arg-type]
+
+
+def _gate_name(experts: type) -> str:
+    gate = getattr(experts, "_apply_gate", None)
+    return str(getattr(gate, "__qualname__", type(gate).__name__))
 
 
 def form_of(module: nn.Module) -> ExpertsForm:
-    """What the experts of a module compute, as far as it is known. Raises UEP0605, with the class's name, if it isn't.
+    """What the experts of a module compute, but for the dtype. Raises UEP0605, with the class's name, for unknown ones.
 
     The first time for each class (and other numbers or another activation), its gate is compared with the program's.
     """
-    options = _options(module)
-    key = (type(module), options)
-    if key not in _forms:
-        form = ExpertsForm(**dict(options))
-        _compare(module, form)
-        _forms[key] = form
-    return _forms[key]
+    traits = traits_of(module)
+    if not _is_compared(*traits):
+        _compare(module, *traits)
+    return ExpertsForm(**dict(_options(*traits)))
 
 
-def _options(module: nn.Module) -> Options:
-    if getattr(module, "has_post_expert_norm", False):
-        raise _unknown(module, "normalise what each expert gives, which programs cannot say yet")
+@constant
+def _options(*values: Any) -> Options:
+    return _options_of(Traits(*values))
+
+
+@cache
+def _options_of(traits: Traits) -> Options:
+    """The options of the program. Raises UEP0605 for experts that are not known."""
+    experts = traits.experts
+    if traits.has_post_expert_norm:
+        raise _unknown(experts, "normalise what each expert gives, which programs cannot say yet")
     common: Options = (
-        ("bias", bool(module.has_bias)),
-        ("layout", "kn" if module.is_transposed else "nk"),
+        ("gated", traits.has_gate),
+        ("bias", traits.has_bias),
+        ("layout", "kn" if traits.is_transposed else "nk"),
     )
-    if not module.has_gate:
-        return (*common, ("gated", False), ("activation", _activation(module)))
-    gate = getattr(module, "_apply_gate", None)
-    name = getattr(gate, "__qualname__", type(gate).__name__)
-    if name not in GATES:
-        raise _unknown(module, f"apply their gate by `{name}`, which is not known")
-    return (*common, *GATES[name](module))
+    if not traits.has_gate:
+        return (*common, ("activation", _activation(traits)))
+    name = _gate_name(experts)
+    if name not in GATES or traits.has_own_gate:
+        which = "a function of one module" if traits.has_own_gate else f"`{name}`"
+        raise _unknown(experts, f"apply their gate by {which}, which is not known")
+    gate = GATES[name]
+    if gate.options is _plain and not traits.is_concatenated:
+        raise _unknown(experts, "have gate and up in turn, but split them in halves")
+    return (*common, *gate.options(_activation(traits) if gate.reads_activation else "silu", *traits.numbers))
 
 
-def _activation(module: nn.Module) -> str:
-    """The activation that a module has as `act_fn`, by its name in `uniep.programs`."""
-    function = getattr(module, "act_fn", None)
-    name = function.__name__ if callable(function) and hasattr(function, "__name__") else type(function).__name__
+def _activation(traits: Traits) -> str:
+    """The activation by its name in `uniep.programs`."""
+    name = getattr(traits.act, "__name__", type(traits.act).__name__)
     if name in ("GELU", "gelu"):
-        return "gelu_tanh" if getattr(function, "approximate", "none") == "tanh" else "gelu"
+        return "gelu_tanh" if traits.approximate == "tanh" else "gelu"
     if name not in ACTIVATIONS:
-        raise _unknown(module, f"have the activation `{name}`, which is not known")
+        raise _unknown(traits.experts, f"have the activation `{name}`, which is not known")
     return ACTIVATIONS[name]
-
-
-def _plain(module: nn.Module) -> Options:
-    """act(gate) * up, where gate and up are the halves of what the first GEMM gives."""
-    if not module.is_concatenated:
-        raise _unknown(module, "have gate and up in turn, but split them in halves")
-    return (("activation", _activation(module)),)
-
-
-def _clamped(
-    limit: str, *, alpha: str = "", silu: bool = False, interleaved: bool = False
-) -> Callable[[nn.Module], Options]:
-    """Gate and up are clamped first. `limit` and `alpha` name the module's attributes; with alpha, up gets 1 added."""
-
-    def options(module: nn.Module) -> Options:
-        found = [
-            ("limit", float(getattr(module, limit))),
-            ("split", "interleaved" if interleaved else "halves"),
-            ("activation", "silu" if silu or alpha else _activation(module)),
-        ]
-        if alpha:
-            found += [("alpha", float(getattr(module, alpha))), ("up_offset", 1.0)]
-        return tuple(found)
-
-    return options
-
-
-def _softcapped(module: nn.Module) -> Options:
-    """cap(gate) * sigmoid(gate) * cap(up), where cap(v) is c * tanh(v / c)."""
-    function: Any = module.act_fn
-
-    def cap(value: str, limit: float) -> str:
-        return f"{limit!r} * (2.0 * sigmoid({2.0 / limit!r} * {value}) - 1.0)"
-
-    gate = cap("gate", float(function.gate_softcap.softcap))
-    up = cap("up", float(function.up_softcap.softcap))
-    return (("activation", f"{gate} * sigmoid(gate) * {up}"),)
-
-
-GATES: Mapping[str, Callable[[nn.Module], Options]] = MappingProxyType(
-    {
-        "_default_apply_gate": _plain,
-        "BeamExperts._apply_gate": _plain,
-        "DeepseekV4Experts._apply_gate": _clamped("limit"),
-        "Glm5NextTextExperts._apply_gate": _clamped("swiglu_limit", silu=True),
-        "GptOssExperts._apply_gate": _clamped("limit", alpha="alpha", interleaved=True),
-        "HYV4Experts._apply_gate": _clamped("swiglu_limit", silu=True),
-        "HYV4VLExperts._apply_gate": _clamped("swiglu_limit", silu=True),
-        "Inkling2Experts._apply_gate": _softcapped,
-        "Inkling2LoopExperts._apply_gate": _softcapped,
-        "MiniMaxM3VLExperts._apply_gate": _clamped("swiglu_limit", alpha="swiglu_alpha"),
-        "OpenAIPrivacyFilterExperts._apply_gate": _clamped("limit", alpha="alpha"),
-    }
-)
-"""The options that say what a gate does, from its module, by the gate's qualified name."""
 
 
 # -- the comparison ----------------------------------------------------------------------------------------------------
@@ -252,20 +312,30 @@ GATES: Mapping[str, Callable[[nn.Module], Options]] = MappingProxyType(
 _ROWS, _COLUMNS = 64, 32
 _SPREAD = 8.0  # so that values pass the limits of clamps, which are 7 or 10
 
+_compared: set[Traits] = set()
 
-def _compare(module: nn.Module, form: ExpertsForm) -> None:
+
+@constant
+def _is_compared(*values: Any) -> bool:
+    return Traits(*values) in _compared
+
+
+@constant
+def _compare(module: nn.Module, *values: Any) -> None:
     """Raises UEP0605 if the module's gate (or activation, without one) and the program's are not the same function."""
-    generator = torch.Generator().manual_seed(0)
-    rows = _SPREAD * torch.randn(_ROWS, _COLUMNS, generator=generator)
+    traits = Traits(*values)
+    form = ExpertsForm(**dict(_options_of(traits)))
+    rows = _SPREAD * torch.randn(_ROWS, _COLUMNS, generator=torch.Generator().manual_seed(0))
     function: Any = module._apply_gate if form.gated else module.act_fn
     with torch.no_grad():
         try:
             found = function(rows.to(_param(module, "down_proj").device)).cpu()
         except (RuntimeError, TypeError, AttributeError) as error:
-            raise _unknown(module, f"have a gate that cannot be tried: {error}") from error
+            raise _unknown(traits.experts, f"have a gate that cannot be tried: {error}") from error
         expected = _activated(form, rows)
     if found.shape != expected.shape or not torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5):
-        raise _unknown(module, "have a gate or an activation that computes something else than its name says")
+        raise _unknown(traits.experts, "have a gate or an activation that computes something else than its name says")
+    _compared.add(traits)
 
 
 def _activated(form: ExpertsForm, rows: Tensor) -> Tensor:
@@ -294,10 +364,10 @@ def _activated(form: ExpertsForm, rows: Tensor) -> Tensor:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def _unknown(module: nn.Module, what: str) -> UniepError:
+def _unknown(experts: type, what: str) -> UniepError:
     """The error for experts that do something that is not known. Nothing is guessed."""
     return _unusable(
-        f"`{type(module).__name__}` cannot run on uniep: its experts {what}",
+        f"`{experts.__name__}` cannot run on uniep: its experts {what}",
         'choose another implementation for this model: model.set_experts_implementation("grouped_mm")',
     )
 

@@ -1,11 +1,17 @@
-"""Layers for modules that hold expert weights: compiled once for all modules that are alike, and called with theirs."""
+"""Layers for modules that hold expert weights: compiled once for all modules that are alike, and called with theirs.
+
+Which layer a module needs can be found out while it is traced: functions with a mark are called then, and their results
+become constants of the traced program.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,9 +26,13 @@ from uniep_compiler.transports.virtual import VirtualGroup
 DTYPES: Mapping[torch.dtype, Dtype] = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 """The dtypes that weights may have, as programs write them."""
 
+Options = tuple[tuple[str, Any], ...]
+"""Arguments of `ExpertsForm` by name, but for the dtype."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsSize:
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ExpertsSize(NamedTuple):
     """The numbers of an expert layer: of experts (of the whole group), routes per token, hidden and inner columns."""
 
     experts: int
@@ -30,26 +40,55 @@ class ExpertsSize:
     hidden: int
     inner: int
 
-    @property
-    def dims(self) -> dict[str, int]:
-        """As programs name them."""
-        return {"E": self.experts, "K": self.topk, "H": self.hidden, "I": self.inner}
+
+def constant(function: Function) -> Function:
+    """Marks a function that tracers call, and whose result they keep, as `torch.compiler.assume_constant_result` does.
+
+    Its arguments have to be constants, or objects that tracers then take for always the same.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # that decorator would load a tracer
+    return function
 
 
-@cache
 def experts_layer(
-    form: ExpertsForm,
+    options: Options,
     size: ExpertsSize,
     dtype: torch.dtype,
     device: torch.device,
     target: str = "auto",
-    group: VirtualGroup | None = None,
+    ranks: int | None = None,
 ) -> Layer:
     """The layer for weights of that dtype on that device: the same one for the same arguments, in a whole process.
 
-    With target "auto" it runs where the weights are. Raises UEP0601 for weights that no kernel can read, and what
-    `uniep.compile` raises.
+    With target "auto" it runs where the weights are. `ranks` makes a virtual group. Raises UEP0601 for weights that no
+    kernel can read, and what `uniep.compile` raises.
     """
+    layer: Layer = getattr(_layers, _name_of_layer(options, *size, dtype, device, target, ranks))
+    return layer
+
+
+_layers = SimpleNamespace()  # every layer under a name of its own: a tracer reads an attribute where it comes to it
+_numbers = count()
+
+
+@constant
+def _name_of_layer(*args: Any) -> str:
+    return make_layer(*args)
+
+
+@cache
+def make_layer(
+    options: Options,
+    experts: int,
+    topk: int,
+    hidden: int,
+    inner: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    target: str,
+    ranks: int | None,
+) -> str:
+    """Compiles the layer that `experts_layer` gives, and returns its name."""
     if dtype not in DTYPES:
         names = ", ".join(str(known).removeprefix("torch.") for known in DTYPES)
         raise argument_error(f"expert weights are {str(dtype).removeprefix('torch.')}, but have to be one of {names}")
@@ -57,10 +96,16 @@ def experts_layer(
         raise argument_error(
             "expert weights are on the meta device", "give them memory first: `module.to_empty(device=...)`"
         )
-    if target == "auto":
-        target = device.type
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        return compile(replace(form, dtype=DTYPES[dtype]).program(), dims=size.dims, target=target, group=group)
+        layer = compile(
+            ExpertsForm(**dict(options), dtype=DTYPES[dtype]).program(),
+            dims={"E": experts, "K": topk, "H": hidden, "I": inner},
+            target=device.type if target == "auto" else target,
+            group=None if ranks is None else VirtualGroup(num_ranks=ranks),
+        )
+    name = f"layer_{next(_numbers)}"
+    setattr(_layers, name, layer)
+    return name
 
 
 def call_experts(layer: Layer, hidden: Tensor, ids: Tensor, weights: Tensor, params: Sequence[Tensor]) -> Tensor:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from uniep_compiler.programs import ExpertsForm, Layout, Split, WeightOn
 from uniep_compiler.runtime.arguments import argument_error
-from uniep_compiler.runtime.experts import ExpertsSize, call_experts, call_ranks, experts_layer
+from uniep_compiler.runtime.experts import ExpertsSize, Options, call_experts, call_ranks, experts_layer
 from uniep_compiler.runtime.layer import Layer
 from uniep_compiler.transports.virtual import VirtualGroup
 
@@ -49,17 +49,18 @@ class Experts(nn.Module):
         group: VirtualGroup | None = None,
     ) -> None:
         super().__init__()
-        self.form = ExpertsForm(
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            layout=layout,
-            split=split,
-            weight_on=weight_on,
-            limit=limit,
-            alpha=alpha,
-            up_offset=up_offset,
+        self.options: Options = (
+            ("activation", activation),
+            ("gated", gated),
+            ("bias", bias),
+            ("layout", layout),
+            ("split", split),
+            ("weight_on", weight_on),
+            ("limit", limit),
+            ("alpha", alpha),
+            ("up_offset", up_offset),
         )
+        self.gated, self.bias, self.layout = self.form.gated, self.form.bias, self.form.layout
         self.size = ExpertsSize(experts=num_experts, topk=topk, hidden=hidden_size, inner=intermediate_size)
         self.target = target
         self.group = group
@@ -75,10 +76,16 @@ class Experts(nn.Module):
                 self.get_parameter(name).uniform_(-(fan_in**-0.5), fan_in**-0.5)
 
     @property
+    def form(self) -> ExpertsForm:
+        """What the experts compute, but for the dtype; `form.text` is the program."""
+        return ExpertsForm(**dict(self.options))
+
+    @property
     def layer(self) -> Layer:
         """The compiled layer for the device and dtype that the weights have now."""
         weight: Tensor = self.down_proj  # type: ignore[assignment]
-        return experts_layer(self.form, self.size, weight.dtype, weight.device, self.target, self.group)
+        ranks = None if self.group is None else self.group.num_ranks
+        return experts_layer(self.options, self.size, weight.dtype, weight.device, self.target, ranks)
 
     def forward(
         self,
@@ -99,19 +106,19 @@ class Experts(nn.Module):
         return call_experts(layer, hidden_states, top_k_index, top_k_weights, params)  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
-        size, form = self.size, self.form
-        text = f"{size.experts}, {size.hidden}, {size.inner}, topk={size.topk}, activation={form.activation!r}"
-        default = ExpertsForm()
-        options = ("gated", "bias", "layout", "split", "weight_on", "limit", "alpha", "up_offset")
-        changed = ((name, getattr(form, name)) for name in options if getattr(form, name) != getattr(default, name))
-        return ", ".join([text, *(f"{name}={value!r}" for name, value in changed)])
+        size, default = self.size, ExpertsForm()
+        changed = [f"{name}={value!r}" for name, value in self.options[1:] if value != getattr(default, name)]
+        text = f"{size.experts}, {size.hidden}, {size.inner}, topk={size.topk}, activation={self.options[0][1]!r}"
+        return ", ".join([text, *changed])
 
-    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def _shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the parameters, in the order in which the layer takes them."""
         size = self.size
-        up = 2 * size.inner if self.form.gated else size.inner
-        first = "gate_up_proj" if self.form.gated else "up_proj"
+        found: list[tuple[str, tuple[int, ...]]] = []
+        up = 2 * size.inner if self.gated else size.inner
+        first = "gate_up_proj" if self.gated else "up_proj"
         for name, rows, cols in ((first, up, size.hidden), ("down_proj", size.hidden, size.inner)):
-            yield name, (size.experts, rows, cols) if self.form.layout == "nk" else (size.experts, cols, rows)
-            if self.form.bias:
-                yield f"{name}_bias", (size.experts, rows)
+            found.append((name, (size.experts, rows, cols) if self.layout == "nk" else (size.experts, cols, rows)))
+            if self.bias:
+                found.append((f"{name}_bias", (size.experts, rows)))
+        return found

@@ -11,7 +11,7 @@ import torch
 
 import uniep_compiler as uniep
 from tests.unit.test_programs import in_pytorch, relative_error
-from uniep_compiler.runtime.experts import experts_layer
+from uniep_compiler.runtime.experts import make_layer
 
 SIZES = {"num_experts": 4, "hidden_size": 24, "intermediate_size": 20}
 
@@ -143,10 +143,10 @@ def test_weights_of_other_dtypes_are_refused():
 
 
 def test_making_a_module_compiles_nothing():
-    before = experts_layer.cache_info()
+    before = make_layer.cache_info()
     make(num_experts=7, device="meta")
     make(num_experts=7)
-    assert experts_layer.cache_info() == before
+    assert make_layer.cache_info() == before
 
 
 def test_modules_that_are_alike_share_a_layer():
