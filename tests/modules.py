@@ -1,4 +1,4 @@
-"""Generated modules that tests of code generation share."""
+"""Programs as each pass leaves them, and the modules generated of them, for tests of passes and of code generation."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ DIMS = (("H", 64), ("I", 48), ("E", 8), ("K", 2))
 
 
 @cache
-def emitted(text=LAYER, *, target="cpu", ranks=None, dtype=None, dims=DIMS, **options):
-    """The forward module of a program, neither proved nor built. `ranks` is the size of a virtual group."""
+def lowered(text=LAYER, *, target="cpu", ranks=None, dtype=None, dims=DIMS, **options):
+    """A program's OpGraph, and the settings that it is compiled with. `ranks` is the size of a virtual group."""
     program = parse(text)
     ops = lower(program)
     if dtype is not None and DType(dtype) is not compiler.row_dtype(ops):
@@ -53,8 +53,24 @@ def emitted(text=LAYER, *, target="cpu", ranks=None, dtype=None, dims=DIMS, **op
         local=ranks is None,
         overrides=options,
     )
-    schedule = compiler.final_schedule(compiler.states(ops, settings))
-    return emit(schedule, settings, ops)
+    return ops, settings
+
+
+def after(name, text=LAYER, **options):
+    """The IR of a program as the pass of that name left it."""
+    return {state.after: state.ir for state in compiler.states(*lowered(text, **options))}[name]
+
+
+def finished(text=LAYER, **options):
+    """The schedule of a program as the last pass left it."""
+    return compiler.final_schedule(compiler.states(*lowered(text, **options)))
+
+
+@cache
+def emitted(text=LAYER, **options):
+    """The forward module of a program, neither proved nor built."""
+    ops, settings = lowered(text, **options)
+    return emit(finished(text, **options), settings, ops)
 
 
 def source(text=LAYER, **options):

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from tests.modules import LAYER
+from tests.programs import SUPPORTED
+from uniep_compiler.frontend.lower import lower
+from uniep_compiler.frontend.parse import parse
+from uniep_compiler.passes.stages import build_stages, stages_of_values
+
+DIMS = {"H": 20, "I": 12, "E": 4, "K": 2}
+
+
+def stages(text):
+    return build_stages(lower(parse(text)), DIMS)
+
+
+def shown(stage):
+    """The epilogue, an op a line; and what is stored, where."""
+    lines = [f"{op.results[0]} = {op.kind}({', '.join(op.operands)})" for op in stage.epilogue]
+    return lines, list(stage.stores)
+
+
+def accumulators(stage):
+    return [(acc.value, acc.weight, acc.first, acc.bias) for acc in stage.accumulators]
+
+
+def test_a_split_becomes_two_accumulators_and_disappears():
+    first, second = stages(LAYER)
+    assert (first.rows, first.depth, first.num_cols, first.layout) == ("xs", 20, 12, "nk")
+    assert accumulators(first) == [("gate_acc", "w13", 0, None), ("up_acc", "w13", 12, None)]
+    assert shown(first) == (
+        ["gate = round(gate_acc)", "up = round(up_acc)", "_2 = silu(gate)", "_3 = mul(_2, up)", "a = round(_3)"],
+        [("a", "a", 0)],
+    )
+    assert accumulators(second) == [("y_acc", "w2", 0, None)]
+    assert shown(second) == (["y = round(y_acc)"], [("y", "y", 0)])
+
+
+def test_the_op_before_a_split_stands_for_the_split():
+    first, _ = stages(LAYER)
+    lines = LAYER.split("\n")
+    assert [lines[op.span.line - 1].split("=")[0].strip() for op in first.epilogue] == ["gate, up"] * 2 + ["a"] * 3
+
+
+def test_what_is_split_can_leave_the_stage_in_two_halves():
+    first, _ = stages(SUPPORTED["rows returned before they are split"])
+    assert first.stores == (("h_0", "h", 0), ("h_1", "h", 12), ("a", "a", 0))
+    assert [acc.value for acc in first.accumulators] == ["h_0_acc", "h_1_acc"]
+
+
+def test_two_splits_of_one_value_are_the_same_halves():
+    first, *_ = stages(SUPPORTED["split twice"])
+    lines, stores = shown(first)
+    assert "_3 = mul(_2, u)" in lines
+    assert ("u", "u2", 0) in stores
+    assert not any("g2" in line for line in lines)
+
+
+def test_values_of_full_width_are_carried_as_halves():
+    first, *_ = stages(SUPPORTED["the whole beside its halves"])
+    lines, stores = shown(first)
+    assert ("f_0", "f", 0) in stores
+    assert ("f_1", "f", 12) in stores
+    assert sum(line.startswith("f_") for line in lines) == 2
+    (constant,) = [op for op in first.epilogue if op.kind == "const"]
+    assert sum(constant.results[0] in op.operands for op in first.epilogue) == 2
+
+
+def test_gemms_that_meet_share_a_stage():
+    first, second = stages(SUPPORTED["two named GEMMs"])
+    assert accumulators(first) == [("h_acc", "w1", 0, None), ("g_acc", "w3", 0, None)]
+    assert {"h", "g", "a"} <= first.values
+    assert second.rows == "a"
+
+
+def test_gemms_that_meet_before_a_split_have_four_accumulators():
+    first, _ = stages(SUPPORTED["two GEMMs, then a split"])
+    assert accumulators(first) == [
+        ("h_0_acc", "w13", 0, None),
+        ("h_1_acc", "w13", 12, None),
+        ("g_0_acc", "w13", 0, "b13"),
+        ("g_1_acc", "w13", 12, "b13"),
+    ]
+
+
+def test_gemms_that_do_not_meet_are_stages_of_their_own():
+    assert [stage.rows for stage in stages(SUPPORTED["two GEMMs that do not meet"])] == ["xs", "xs", "a", "b"]
+
+
+def test_a_stage_stands_where_its_first_gemm_does():
+    text = SUPPORTED["two named GEMMs"].replace("a = silu(h) * (g + 1.0)", "a = silu(g) * (h + 1.0)")
+    first, _ = stages(text)
+    assert [acc.weight for acc in first.accumulators] == ["w1", "w3"]
+
+
+def test_layout_and_bias_are_said():
+    first, second = stages(SUPPORTED["layout kn"])
+    assert (first.layout, second.layout) == ("kn", "kn")
+    assert {acc.bias for acc in first.accumulators} == {"b13"}
+    assert second.accumulators[0].bias == "b2"
+
+
+def test_what_was_reported_is_not_reported_again():
+    text = SUPPORTED["one GEMM"].replace("return combine(", "b = relu(relu(xs) - 1.0)\n    return combine(b), combine(")
+    _, misplaced = stages_of_values(lower(parse(text.replace("-> bf16[T, I]", "-> bf16[T, H], bf16[T, I]"))))
+    assert [found.op.kind for found in misplaced] == ["relu"]
