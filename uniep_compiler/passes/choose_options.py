@@ -116,8 +116,11 @@ def _checked(overrides: Mapping[str, object]) -> tuple[dict[str, str | int], dic
 
 
 def _tiles(value: object) -> dict[str, tuple[int, int, int]]:
+    if not isinstance(value, Mapping):
+        message = f"`tiles` takes a mapping from values to (rows, columns, depth), not {value!r}"
+        raise UniepError([Diagnostic(code="UEP0302", message=message, help='like {"h": (128, 256, 64)}')])
     tiles: dict[str, tuple[int, int, int]] = {}
-    for name, shape in value.items() if isinstance(value, Mapping) else [("tiles", value)]:
+    for name, shape in value.items():
         if not (isinstance(shape, tuple) and len(shape) == 3 and all(isinstance(n, int) and n > 0 for n in shape)):
             message = f"tile of `{name}` has to be (rows, columns, depth), not {shape!r}"
             raise UniepError([Diagnostic(code="UEP0302", message=message)])
