@@ -125,6 +125,20 @@ SUPPORTED = {
     ),
     "half a split": program(_ROWS + "h = group_gemm(xs, w13); g, _ = split(h, halves); a = silu(g)" + _DOWN),
     "clamped swiglu": program(_ROWS + "h = group_gemm(xs, w13); a = swiglu_clamped(h, limit=0.5, how=halves)" + _DOWN),
+    "an interleaved split": program(
+        _ROWS + "h = group_gemm(xs, w13, bias=b13); g, u = split(h, interleaved); a = silu(g) * (u + 1.0)" + _DOWN
+    ),
+    "an interleaved split of what is returned": program(
+        _ROWS
+        + "h = group_gemm(xs, w13kn, layout=kn); f = h * 0.5; g, u = split(f, interleaved); a = silu(g) * u; "
+        + "y = group_gemm(a, w2kn, layout=kn); return combine(y, weights), h, u",
+        "bf16[T, H], bf16[rows(r), 2*I], bf16[rows(r), I]",
+    ),
+    "two GEMMs and an interleaved split": program(
+        _ROWS
+        + "s = group_gemm(xs, w13) + group_gemm(xs, w13, bias=b13); g, u = split(s, interleaved); a = g * u"
+        + _DOWN
+    ),
     "f32 rows and results": program(
         _ROWS + "a = silu(group_gemm(xs, w1)); y : f32 = group_gemm(a, w2); o : f32 = combine(y, weights); return o, y",
         "f32[T, H], f32[rows(r), H]",
@@ -191,9 +205,11 @@ UNSUPPORTED = {
         program(_ROWS + "return combine(group_gemm(xs, w1) * to_rows(weights, r))", "bf16[T, I]"),
         "`to_rows` is not supported yet",
     ),
-    "an interleaved split": (
-        program(_ROWS + "a = swiglu(group_gemm(xs, w13), how=interleaved)" + _DOWN),
-        "an interleaved split is not supported yet",
+    "two ways to split": (
+        program(
+            _ROWS + "h = group_gemm(xs, w13); g, _ = split(h, halves); e, _ = split(h, interleaved); a = g * e" + _DOWN
+        ),
+        "splits of both kinds on what is one GEMM is not supported yet",
     ),
     "work on dispatched rows": (
         program(_ROWS + "a = relu(xs); return combine(group_gemm(a, w1))", "bf16[T, I]"),

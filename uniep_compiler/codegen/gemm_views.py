@@ -11,7 +11,7 @@ from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
 from uniep_compiler.codegen.view import AccumulatorView, StoreView
 from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.ir.index import Int
-from uniep_compiler.ir.tasks import Access, Accumulator, Family, GemmBody, Proxy, TaskGraph
+from uniep_compiler.ir.tasks import Access, Accumulator, Family, GemmBody, Proxy, Store, TaskGraph
 from uniep_compiler.passes.settings import Settings
 
 TMA_BYTES = 16
@@ -91,18 +91,22 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
         "weights_tma": by_tma,
         "accumulators": tuple(_accumulator(acc, family, body, places, names) for acc in body.accumulators),
         "epilogue": tuple(epilogue_lines(body.epilogue, names, {store.value for store in body.stores})),
-        "stores": tuple(
-            StoreView(
-                value=names[store.value],
-                pointer=places.pointer(store.buffer),
-                stride=places.stride(store.buffer),
-                first_text=_first_text(store.first, body, places),
-                dtype=TL_DTYPES[places.buffer(store.buffer).dtype],
-                mask=f"live[:, None] & (cols < {num_cols})[None, :]" if cols_tail else "live[:, None]",
-            )
-            for store in body.stores
-        ),
+        "has_halves": any(store.halved for store in body.stores),
+        "stores": tuple(_store(store, body, places, names[store.value]) for store in body.stores),
     }
+
+
+def _store(store: Store, body: GemmBody, places: Places, value: str) -> StoreView:
+    cols, num_cols = ("half_cols", places.cols(store.buffer)) if store.halved else ("cols", _num_cols(body, places))
+    cols_tail = body.num_cols % acc_cols(body)
+    return StoreView(
+        value=value,
+        pointer=places.pointer(store.buffer),
+        stride=places.stride(store.buffer),
+        cols_text=f"{_first_text(store.first, body, places)}{cols}[None, :]",
+        dtype=TL_DTYPES[places.buffer(store.buffer).dtype],
+        mask=f"live[:, None] & ({cols} < {num_cols})[None, :]" if cols_tail else "live[:, None]",
+    )
 
 
 def _num_cols(body: GemmBody, places: Places) -> str:

@@ -100,7 +100,7 @@ def value_names(body: GemmBody, taken: Collection[str]) -> dict[str, str]:
     """
     used = {*gemm_words(), *taken}
     accumulators = [acc.value for acc in body.accumulators]
-    made = [*accumulators, *(op.results[0] for op in body.epilogue)]
+    made = [*accumulators, *(result for op in body.epilogue for result in op.results)]
     names: dict[str, str] = {}
     for value in sorted(made, key=is_named, reverse=True):
         wish = value[:LONGEST_LOCAL] if is_named(value) else f"{'acc' if value in accumulators else 'value'}{value}"

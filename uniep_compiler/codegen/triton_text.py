@@ -81,7 +81,9 @@ def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str], stored: Collec
         while len(text) > LONGEST_EXPRESSION and (long := _longest(op, inline)):
             write(long, inline.pop(long))
             text = _op_text(op, [inline.get(name, names[name]) for name in op.operands])
-        if op.kind == "const" or (not is_named(result) and reads[result] == 1 and result not in stored):
+        if op.kind == "split":
+            lines.append(f"{', '.join(names[half] for half in op.results)} = {text}")
+        elif op.kind == "const" or (not is_named(result) and reads[result] == 1 and result not in stored):
             inline[result] = text
         else:
             write(result, text)
@@ -113,6 +115,8 @@ def _op_text(op: Op, operands: list[str]) -> str:
             return f"-{_wrapped(operands[0])}"
         case "clamp":
             return _clamp_text(op, operands[0])
+        case "split":
+            return f"even_and_odd({operands[0]})"
         case "round":
             dtype = DType(str(op.attr("dtype")))
             return operands[0] if dtype is DType.F32 else f"rounded({operands[0]}, {TL_DTYPES[dtype]})"

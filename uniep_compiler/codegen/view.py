@@ -67,7 +67,7 @@ class StoreView:
     value: str
     pointer: str
     stride: str
-    first_text: str
+    cols_text: str
     dtype: str
     mask: str
 

@@ -169,11 +169,15 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """The value that an epilogue leaves in a buffer, at column offset `first`."""
+    """The value that an epilogue leaves in a buffer, at column offset `first`.
+
+    A value that is made of pairs of columns has half of them: then `halved` is set.
+    """
 
     value: str
     buffer: str
     first: int = 0
+    halved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

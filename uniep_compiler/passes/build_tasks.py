@@ -177,7 +177,7 @@ class _Builder:
         column = Coord("column")
         first_col = column * per_accumulator
         num_cols = minimum(Int(per_accumulator), Int(stage.num_cols) - first_col)
-        buffers = tuple(dict.fromkeys(name for _, name, _ in stage.stores))
+        buffers = tuple(dict.fromkeys(store.buffer for store in stage.stores))
         for name in buffers:
             self._add_rows(name)
         name = buffers[-1]
@@ -194,7 +194,7 @@ class _Builder:
                     layout=stage.layout,
                     accumulators=stage.accumulators,
                     epilogue=stage.epilogue,
-                    stores=tuple(Store(value=value, buffer=to, first=first) for value, to, first in stage.stores),
+                    stores=stage.stores,
                     tile=tile,
                 ),
                 reads=(
@@ -204,10 +204,7 @@ class _Builder:
                         for acc in stage.accumulators
                     ),
                 ),
-                writes=tuple(
-                    Access(buffer=to, row=FIRST_ROW, num_rows=NUM_ROWS, col=first + first_col, num_cols=num_cols)
-                    for _, to, first in stage.stores
-                ),
+                writes=tuple(_stored(store, per_accumulator, stage.num_cols) for store in stage.stores),
                 group=self.settings.options.group,
                 span=stage.span,
             )
@@ -305,6 +302,14 @@ class _Builder:
                 span=span,
             )
         )
+
+
+def _stored(store: Store, per_accumulator: int, num_cols: int) -> Access:
+    """What a tile writes of a value: its columns, or half as many."""
+    share = 2 if store.halved else 1
+    first = Coord("column") * (per_accumulator // share)
+    count = minimum(Int(per_accumulator // share), Int(num_cols // share) - first)
+    return Access(buffer=store.buffer, row=FIRST_ROW, num_rows=NUM_ROWS, col=store.first + first, num_cols=count)
 
 
 def _row_routes(kind: BufferKind) -> Buffer:

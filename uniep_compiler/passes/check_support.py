@@ -34,9 +34,6 @@ def every_op_has_a_lowering(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
             yield _unsupported("`counts`", op.span, "return the routes: in Python, their `expert_rows` are the counts")
         elif op.kind == "to_rows":
             yield _unsupported("`to_rows`", op.span, "give the router's weights to `combine`")
-        elif op.kind == "split" and op.attr("how") != "halves":
-            help_ = "store the weight's even rows first, then its odd ones, and split in halves"
-            yield _unsupported("an interleaved split", op.span, help_)
 
 
 def there_is_one_routing(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
@@ -112,6 +109,17 @@ def elementwise_ops_follow_a_gemm(ops: OpGraph, _: Settings) -> Iterable[Diagnos
         yield _unsupported(f"{_shown(found.op)} on {found.why}", found.op.span, help_)
 
 
+def splits_that_meet_are_alike(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """A stage is split in halves, or into even and odd columns."""
+    stages, _misplaced = stages_of_values(ops)
+    first: dict[str, str] = {}
+    for op in ops.ops:
+        if op.kind == "split" and op.operands[0] in stages:
+            how = str(op.attr("how"))
+            if first.setdefault(stages[op.operands[0]], how) != how:
+                yield _unsupported("splits of both kinds on what is one GEMM", op.span, "split in one way")
+
+
 def tiles_hold_their_accumulators(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
     """The GEMMs of a stage share a tile."""
     if any(True for _ in elementwise_ops_follow_a_gemm(ops, settings)):
@@ -131,6 +139,7 @@ RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
     one_tensor_is_dispatched_in_a_group,
     returned_rows_are_relayed_in_a_group,
     elementwise_ops_follow_a_gemm,
+    splits_that_meet_are_alike,
     tiles_hold_their_accumulators,
 )
 

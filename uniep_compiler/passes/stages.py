@@ -7,8 +7,9 @@ Before:                                          After:
     _2 = silu(gate); _3 = mul(_2, up)                  _2 = silu(gate); _3 = mul(_2, up); a = round(_3)
     a = round(_3)                                      store a
 
-A split is turned into two accumulators, so it costs nothing; values before it are carried as two halves. GEMMs whose
-results meet in an elementwise op share a stage, which reads their rows once.
+A split in halves is turned into two accumulators, so it costs nothing; values before it are carried as two halves. An
+interleaved one stays: it takes pairs of neighbouring columns apart, which one thread holds. GEMMs whose results meet in
+an elementwise op share a stage, which reads their rows once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from uniep_compiler.ir.ops import Op, OpGraph
-from uniep_compiler.ir.tasks import Accumulator
+from uniep_compiler.ir.tasks import Accumulator, Store
 from uniep_compiler.ir.types import Dim, DType, RowsType, TensorType
 from uniep_compiler.passes.names import fresh, is_named
 from uniep_compiler.source import Span
@@ -33,8 +34,8 @@ ELEMENTWISE = frozenset(
 class Stage:
     """Grouped GEMMs of the same rows and what follows them in registers.
 
-    `stores` holds each value that leaves the stage, its buffer, and its first column there; `num_cols` is the number of
-    columns of an accumulator. `values` are all values of the program that the stage makes.
+    `stores` are the values that leave the stage; `num_cols` is the number of columns of an accumulator. `values` are
+    all values of the program that the stage makes.
     """
 
     gemm: Op
@@ -44,7 +45,7 @@ class Stage:
     layout: str
     accumulators: tuple[Accumulator, ...]
     epilogue: tuple[Op, ...]
-    stores: tuple[tuple[str, str, int], ...]
+    stores: tuple[Store, ...]
     values: frozenset[str]
     span: Span
 
@@ -127,7 +128,7 @@ def _build_stage(graph: OpGraph, first: str, stage: Mapping[str, str], dims: Map
         accumulators=accumulators,
         epilogue=(*_constants(graph, epilogue), *epilogue),
         stores=tuple(
-            (part, name, number * half)
+            Store(value=part, buffer=name, first=number * half, halved=_is_halved(graph, name, width, parts.count))
             for name in _leaving_values(graph, members)
             for number, part in enumerate(parts.names(name))
         ),
@@ -137,14 +138,14 @@ def _build_stage(graph: OpGraph, first: str, stage: Mapping[str, str], dims: Map
 
 
 class _Parts:
-    """A stage's values in parts: two halves each where the stage splits, else one. `ops` make them, in order.
+    """A stage's values in parts: two halves each where the stage splits in halves, else one. `ops` make them, in order.
 
     A split's results are the halves of what it splits, so that the split itself disappears.
     """
 
     def __init__(self, graph: OpGraph, members: list[Op], width: Dim) -> None:
         self._parts: dict[str, tuple[str, ...]] = {}
-        splits = [op for op in members if op.kind == "split"]
+        splits = [op for op in members if op.kind == "split" and op.attr("how") == "halves"]
         self.count = 2 if splits else 1
         new = _new_names(graph)
         for name in (name for op in members for name in op.results):
@@ -153,7 +154,7 @@ class _Parts:
         for split in splits:
             halves = self._parts[split.operands[0]]
             self._parts.update((half, (part,)) for half, part in zip(split.results, halves, strict=True))
-        kept = [op for op in members if op.kind not in ("group_gemm", "split")]
+        kept = [op for op in members if op.kind != "group_gemm" and op not in splits]
         self.ops = tuple(part for op in kept for part in self._ops_of(op, splits))
 
     def names(self, value: str) -> tuple[str, ...]:
@@ -162,6 +163,9 @@ class _Parts:
 
     def _ops_of(self, op: Op, splits: list[Op]) -> Iterable[Op]:
         """The op once for each part of its result. One that makes what is split stands for the split, too."""
+        if op.kind == "split":  # interleaved: nothing is carried as halves
+            yield op
+            return
         split = next((split for split in splits if split.operands[0] == op.results[0]), None)
         for number, result in enumerate(self.names(op.results[0])):
             operands = tuple(self._part(name, number) for name in op.operands)
@@ -182,6 +186,11 @@ def _half_names(value: str, splits: list[Op], graph: OpGraph) -> tuple[str, ...]
 def _new_names(graph: OpGraph) -> Iterator[str]:
     """Names of the compiler's own kind that the graph does not have."""
     return (name for number in count(1) if (name := f"_{number}") not in graph.types)
+
+
+def _is_halved(graph: OpGraph, value: str, width: Dim, num_parts: int) -> bool:
+    """Whether the value has half of the columns of an accumulator."""
+    return num_parts == 1 and _width(graph, value) != width
 
 
 def _accumulator(value: str, gemm: Op, first: int) -> Accumulator:

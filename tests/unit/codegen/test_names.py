@@ -49,7 +49,8 @@ def test_names_of_values_hide_nothing(text):
             names = value_names(family.body, {"taken"})
             assert len(set(names.values())) == len(names)
             assert not {*gemm_words(), "taken"} & set(names.values())
-            made = {acc.value for acc in family.body.accumulators} | {op.results[0] for op in family.body.epilogue}
+            made = {acc.value for acc in family.body.accumulators}
+            made |= {result for op in family.body.epilogue for result in op.results}
             assert set(names) == made
 
 

@@ -78,6 +78,12 @@ def test_constants_and_bounds():
     assert lines(op("round", "a", "g", dtype=DType.F32)) == ["a = g"]
 
 
+def test_even_and_odd_columns_are_taken_apart():
+    split = Op(kind="split", operands=("_1",), results=("g", "_2"), attrs=(("how", "interleaved"),))
+    found = lines(op("round", "_1", "h", dtype=DType.BF16), split, op("mul", "a", "g", "_2"))
+    assert found == ["g, value_2 = even_and_odd(rounded(h, tl.bfloat16))", "a = g * value_2"]
+
+
 def test_long_expressions_are_cut():
     ops, last = [], "g"
     for number in range(40):

@@ -16,7 +16,7 @@ def stages(text):
 def shown(stage):
     """The epilogue, an op a line; and what is stored, where."""
     lines = [f"{op.results[0]} = {op.kind}({', '.join(op.operands)})" for op in stage.epilogue]
-    return lines, list(stage.stores)
+    return lines, [(store.value, store.buffer, store.first) for store in stage.stores]
 
 
 def accumulators(stage):
@@ -43,7 +43,7 @@ def test_the_op_before_a_split_stands_for_the_split():
 
 def test_what_is_split_can_leave_the_stage_in_two_halves():
     first, _ = stages(SUPPORTED["rows returned before they are split"])
-    assert first.stores == (("h_0", "h", 0), ("h_1", "h", 12), ("a", "a", 0))
+    assert shown(first)[1] == [("h_0", "h", 0), ("h_1", "h", 12), ("a", "a", 0)]
     assert [acc.value for acc in first.accumulators] == ["h_0_acc", "h_1_acc"]
 
 
@@ -97,6 +97,15 @@ def test_layout_and_bias_are_said():
     assert (first.layout, second.layout) == ("kn", "kn")
     assert {acc.bias for acc in first.accumulators} == {"b13"}
     assert second.accumulators[0].bias == "b2"
+
+
+def test_an_interleaved_split_stays_in_the_epilogue():
+    first, _ = stages(SUPPORTED["an interleaved split of what is returned"])
+    assert accumulators(first) == [("h_acc", "w13kn", 0, None)]
+    assert first.num_cols == 24
+    assert "g = split(f)" in shown(first)[0]
+    assert [(store.buffer, store.halved) for store in first.stores] == [("h", False), ("u", True), ("a", True)]
+    assert all(not store.halved for stage in stages(LAYER) for store in stage.stores)
 
 
 def test_what_was_reported_is_not_reported_again():
