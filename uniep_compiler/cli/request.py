@@ -129,7 +129,7 @@ def _near_file(file: Path) -> str:
 def find_named_target(name: str) -> Target:
     """The target of that name. `auto` and `cuda` look at this machine, for which they need torch."""
     if name in ("auto", "cuda"):
-        from uniep_compiler.runtime.layer import resolve_target
+        from uniep_compiler.runtime.targets import resolve_target
 
         with blaming_the_options():
             return resolve_target(name)

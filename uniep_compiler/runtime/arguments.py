@@ -80,6 +80,8 @@ class Signature:
         self.dims = dims
         self.token = token
         self.roles = param_roles(ops)
+        self._kinds = {param.name: param.type for param in ops.params}
+        self._tells_tokens = next((i for i, param in enumerate(ops.params) if self._has_tokens(param.type)), 0)
         self.routes = next(kind for kind in ops.types.values() if isinstance(kind, RoutesType))
 
     @property
@@ -106,13 +108,37 @@ class Signature:
             values={param.name: checked[param.name] for param in self.ops.params}, tokens=call.tokens or 0
         )
 
-    def lay_out(self, rank: RankArguments) -> dict[str, Tensor | Routes]:
-        """The arguments as kernels read them. Small or odd ones are copied; expert weights never are."""
-        kinds = {param.name: param.type for param in self.ops.params}
+    def lay_out(self, values: Mapping[str, Tensor | Routes]) -> dict[str, Tensor | Routes]:
+        """One rank's arguments as kernels read them. Small or odd ones are copied; expert weights never are."""
         return {
-            name: value if isinstance(value, Routes) else _laid_out(self.roles[name], kinds[name], value)
-            for name, value in rank.values.items()
+            name: value if isinstance(value, Routes) else _laid_out(self.roles[name], self._kinds[name], value)
+            for name, value in values.items()
         }
+
+    def examples(self, tokens: Sequence[int]) -> dict[str, Tensor]:
+        """Tensors without memory, like those that kernels read in a call with that many tokens on each rank."""
+        sizes = {**self.dims, self.token: sum(tokens)}
+        examples: dict[str, Tensor] = {}
+        for name, kind in self._kinds.items():
+            if isinstance(kind, RoutesType):
+                continue
+            rows = [len(tokens) * sum(tokens) * self.topk] if isinstance(kind, RowsType) else []
+            shape = [*rows, *(dim.value(sizes) for dim in kind.shape)]
+            examples[name] = torch.empty(shape, dtype=TORCH_DTYPES[kind.dtype], device="meta")
+        return examples
+
+    def num_tokens(self, args: Sequence[object]) -> int:
+        """The number of tokens of one rank, from arguments that fit. It may be symbolic."""
+        arg = args[self._tells_tokens]
+        if isinstance(arg, Routes):
+            return arg.plan.shape.tokens[arg.rank]
+        assert isinstance(arg, Tensor)
+        return arg.shape[0]
+
+    def _has_tokens(self, kind: Type) -> bool:
+        if isinstance(kind, TensorType):
+            return bool(kind.shape) and kind.shape[0] == Dim.of(self.token)
+        return isinstance(kind, RoutesType)
 
     def check_count(self, args: Sequence[object]) -> None:
         """UEP0601 unless there is one argument per parameter."""
@@ -243,7 +269,7 @@ def check_routes(routes: Sequence[Routes], shape: PlanShape, placement: tuple[in
     """UEP0601 unless the ranks' routes were made by one call, and for what the called layer needs."""
     made = routes[0]
     for rank, mine in enumerate(routes):
-        if mine.rank != rank or mine.plan.storage.data_ptr() != made.plan.storage.data_ptr():
+        if mine.rank != rank or not _is_same(mine.plan.storage, made.plan.storage):
             raise argument_error("the ranks' routes are not those of one call, in order", "pass the list as it came")
     if made.placement != placement:
         raise argument_error(f"routes are for the placement {made.placement}, but the layer has {placement}")
@@ -252,6 +278,10 @@ def check_routes(routes: Sequence[Routes], shape: PlanShape, placement: tuple[in
             f"routes are for {made.plan.shape}, but the layer needs {shape}",
             "compile both layers for the same target, group, dtype and `block`",
         )
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return one is other or one.data_ptr() == other.data_ptr()
 
 
 def dense_rows(x: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ from uniep_compiler.diagnostics import Diagnostic, HangError, Label, UniepError
 from uniep_compiler.runtime.workspace import Workspace
 
 
-def raise_if_failed(workspace: Workspace) -> None:
-    """Raise what the kernels of a workspace have reported, and clear that. Nothing happens if there is nothing.
+def raise_if_failed(*workspaces: Workspace) -> None:
+    """Raise what the kernels of some workspaces have reported, and clear that. Nothing happens if there is nothing.
 
     HangError (UEP0602) names task, signal, expected and seen value, rank and source line; UEP0603 is an expert id that
     is neither -1 nor an expert.
     """
-    record = next(workspace.failures(), None)
+    record = next((record for workspace in workspaces for record in workspace.failures()), None)
     if record is None:
         return
     words, compiled = [int(word) for word in record.words.tolist()], record.compiled

@@ -1,164 +1,146 @@
-"""Calls generated kernels: carves buffers, collects arguments by name, launches."""
+"""Calls of a compiled program on one device: what calls of one size share, and the call itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from types import ModuleType
+from functools import cache
+from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from uniep_compiler.codegen.plan_view import NUM_WARPS as PLAN_WARPS
 from uniep_compiler.compiler import Compiled
-from uniep_compiler.ir.index import Expr, Sym, evaluate
-from uniep_compiler.ir.tasks import Buffer, BufferKind
-from uniep_compiler.passes.names import ROW_ROUTE
-from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error
-from uniep_compiler.runtime.modules import interpreter_lock
-from uniep_compiler.runtime.plan import Plan, PlanShape
-from uniep_compiler.runtime.workspace import ALIGNMENT_BYTES, Workspace
-
-NUM_WARPS = 8
-NUM_STAGES = 3
-DESCRIPTOR_ALIGNMENT = 16
-"""In bytes: where memory that is read through a tensor descriptor may start."""
-TOKENS = Sym("tokens")
+from uniep_compiler.passes.names import buffer_names
+from uniep_compiler.passes.target import NUM_STAGES, NUM_WARPS
+from uniep_compiler.runtime.kernels import Kernel, Launch, Memories
+from uniep_compiler.runtime.layout import ARENA, OF_RANKS, OF_WORKSPACE, PLAN, Argument, Layout, make_layout
+from uniep_compiler.runtime.modules import load_module
+from uniep_compiler.runtime.plan import PLAN_KERNELS, Plan, PlanShape, num_send_keys
+from uniep_compiler.runtime.workspace import Workspace, is_capturing, lasting, not_built_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallShape:
-    """Counts of one call, as symbols of the index language."""
+class Prepared:
+    """What all calls share whose arguments have the same shapes, strides and dtypes.
 
-    plan: PlanShape
+    `starts`: where the tokens (None for one rank) and the experts of each rank start.
+    """
 
-    def symbol(self, name: str, rank: int) -> int:
-        """Value of a symbol. Buffers are the same size on every rank, so the rank matters to `tokens` alone."""
-        shape = self.plan
-        return {
-            "rank": rank,
-            "tokens": shape.tokens[rank],
-            "rows_bound": shape.rows_bound,
-            "tiles_bound": shape.tiles_bound,
-            "tokens_bound": shape.tokens_bound,
-        }[name]
+    compiled: Compiled
+    device: torch.device
+    layout: Layout
+    launches: tuple[Launch, ...]
+    starts: tuple[Tensor | None, Tensor]
+    plan_words: int
 
-    def lookup(self, table: str, indices: tuple[int, ...], rank: int) -> int:
-        """Sizes depend on no table."""
-        raise KeyError(table)
-
-    def value(self, expr: Expr) -> int:
-        """The value of a size."""
-        return evaluate(expr, self, 0, {})
-
-    def buffer_shape(self, buffer: Buffer) -> tuple[int, ...]:
-        """Shape of a buffer over all ranks: those per token lie one after the other, the rest side by side."""
-        cols = self.value(buffer.cols)
-        if buffer.experts:
-            return (buffer.experts, self.value(buffer.rows), cols)
-        if buffer.kind in (BufferKind.INPUT, BufferKind.OUTPUT) and buffer.rows == TOKENS:
-            return (self.plan.total_tokens, cols)
-        return (self.plan.ranks * self.value(buffer.rows), cols)
+    def new_plan(self) -> Plan:
+        """A plan with room for a call, unfilled."""
+        storage = torch.empty(self.plan_words, dtype=torch.int32, device=self.device)
+        return Plan(shape=self.layout.plan, storage=storage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Everything that one call hands to its kernels."""
+    """One call. `inputs` are those of all ranks, as kernels read them, in the order of the program's parameters.
 
-    compiled: Compiled
-    module: ModuleType
-    shape: CallShape
+    `plan` is filled by the call if the program routes, else it is that of the routes that were passed.
+    """
+
+    prepared: Prepared
+    inputs: Sequence[Tensor]
     plan: Plan
-    inputs: Mapping[str, Tensor]
-    tables: Mapping[str, Tensor]
     workspace: Workspace
-    time_limit_ns: int
-    workers: int
 
     def run(self) -> dict[str, Tensor]:
         """Launch the kernels on the current stream; the outputs by buffer name, not waited for."""
-        buffers = self._buffers()
-        values = self._values(buffers)
-        arguments = self.compiled.forward.view.arguments
+        prepared, workspace = self.prepared, self.workspace
+        layout, device = prepared.layout, prepared.device
+        make = torch.empty if layout.plan.total_tokens else torch.zeros
+        outputs = {n: make(part.shape or (), dtype=part.dtype, device=device) for n, part in layout.outputs.items()}
+        workspace.reserve(layout.arena_bytes, layout.counters)
+        fixed = (workspace.arena, self.plan.storage, workspace.state, workspace.board)
+        record = workspace.record_of(prepared.compiled)
+        tensors = (*fixed, record, *prepared.starts, *self.inputs, *outputs.values())
+        memories = Memories.of(tensors, workspace.board_capacity, workspace.captured)
+        for each in prepared.launches:
+            each.run(memories)
+        return outputs
+
+
+class Runner:
+    """A compiled program on one device. Kernels are built when they are launched first."""
+
+    def __init__(self, compiled: Compiled, device: torch.device, timeout: float) -> None:
+        ops, target = compiled.ops, compiled.settings.target
+        self.compiled = compiled
+        self.device = device
+        self._time_limit_ns = int(timeout * 1e9)
+        self._is_local = compiled.settings.local
+        self._expert_starts: Tensor | None = None
+        self._buffers = buffer_names(ops)
+        self._ids = next((self._buffers[op.operands[0]] for op in ops.ops if op.kind == "route"), None)
         options = {"num_warps": NUM_WARPS, "num_stages": NUM_STAGES, "enable_fp_fusion": False}
-        with _launching(self.workspace.device):
-            for launch in self.compiled.forward.view.launches:
-                getattr(self.module, launch.name)[(self.workers,)](*(values[name] for name in arguments), **options)
-        return {b.name: buffers[b.name] for b in self._graph_buffers() if b.kind is BufferKind.OUTPUT}
+        forward = load_module(compiled.forward.source, f"{ops.name}_forward", target.interpreted)
+        self._forward = [Kernel(forward, view.name, options) for view in compiled.forward.view.launches]
+        self._plan: list[Kernel] = []
+        self._num_send_keys = 0
+        if compiled.plan_source:
+            module = load_module(compiled.plan_source, f"{ops.name}_plan", target.interpreted)
+            self._plan = [Kernel(module, name, {"num_warps": PLAN_WARPS}) for name in PLAN_KERNELS]
+            self._num_send_keys = num_send_keys(module)
 
-    def _graph_buffers(self) -> tuple[Buffer, ...]:
-        return self.compiled.schedule.graph.buffers
+    def layout(self, plan: PlanShape, inputs: Mapping[str, Tensor]) -> Layout:
+        """What calls of that size share, with `inputs` such as these, by parameter."""
+        scratch = plan.scratch_words(self._programs(plan), self._num_send_keys) if self._plan else {}
+        by_buffer = {self._buffers[name]: value for name, value in inputs.items()}
+        return make_layout(self.compiled, plan, by_buffer, self._ids, scratch)
 
-    def _buffers(self) -> dict[str, Tensor]:
-        """Inputs as they are, outputs fresh, the rest from the workspace."""
-        device = self.workspace.device
-        carved = [b for b in self._graph_buffers() if b.kind in (BufferKind.WORKSPACE, BufferKind.SYMMETRIC)]
-        carved = [b for b in carved if b.name != ROW_ROUTE]
-        sizes = {b.name: prod(self.shape.buffer_shape(b)) * b.dtype.num_bytes for b in carved}
-        self.workspace.reserve(sum(map(_aligned, sizes.values())), self.board_size * self.shape.plan.ranks)
-        buffers: dict[str, Tensor] = dict(self.inputs)
-        first = 0
-        for buffer in carved:
-            piece = self.workspace.arena[first : first + sizes[buffer.name]]
-            buffers[buffer.name] = piece.view(TORCH_DTYPES[buffer.dtype]).view(self.shape.buffer_shape(buffer))
-            first += _aligned(sizes[buffer.name])
-        for buffer in self._graph_buffers():
-            if buffer.kind is BufferKind.OUTPUT:
-                shape = self.shape.buffer_shape(buffer)
-                buffers[buffer.name] = torch.empty(shape, dtype=TORCH_DTYPES[buffer.dtype], device=device)
-        return buffers
+    def prepare(self, plan: PlanShape, inputs: Mapping[str, Tensor]) -> Prepared:
+        """The same, with kernels to launch. UEP0607 if a CUDA graph is captured, and there was no call before."""
+        if self._expert_starts is None:
+            if is_capturing(self.device):
+                raise not_built_error(self.compiled.ops.name)
+            self._expert_starts = _starts(self.compiled.settings.placement, self.device)
+        layout = self.layout(plan, inputs)
+        own = (ARENA, PLAN, *OF_WORKSPACE, *OF_RANKS)
+        inputs_and_outputs = (*(self._buffers[name] for name in inputs), *layout.outputs)
+        slots = {name: slot for slot, name in enumerate((*own, *(f"{name}_ptr" for name in inputs_and_outputs)))}
+        arguments: dict[str, Argument] = {**layout.arguments, "time_limit": self._time_limit_ns}
+        launches = [Launch(kernel, self._programs(plan), arguments, slots) for kernel in self._plan]
+        if plan.total_tokens:
+            launches += [Launch(kernel, self._workers, arguments, slots) for kernel in self._forward]
+        return Prepared(
+            compiled=self.compiled,
+            device=self.device,
+            layout=layout,
+            launches=tuple(launches),
+            starts=(None if self._is_local else _starts(plan.tokens, self.device), self._expert_starts),
+            plan_words=plan.num_words,
+        )
+
+    def _programs(self, plan: PlanShape) -> int:
+        """Programs of the plan's kernels."""
+        return plan.ranks * (1 if self.device.type == "cpu" else plan.num_parts())
 
     @property
-    def board_size(self) -> int:
-        """Counters of one rank."""
-        size = self.compiled.schedule.scoreboard_size
-        return 0 if size is None else self.shape.value(size)
-
-    def _values(self, buffers: Mapping[str, Tensor]) -> dict[str, object]:
-        """Every kernel argument by name."""
-        plan, shape = self.plan, self.shape.plan
-        values: dict[str, object] = {
-            "state": self.workspace.state,
-            "scoreboard": self.workspace.board,
-            "board_capacity": self.workspace.board_capacity,
-            "error": self.workspace.record_of(self.compiled),
-            "time_limit": self.time_limit_ns,
-            "tokens": shape.tokens[0],
-            "rows_bound": shape.rows_bound,
-            "tiles_bound": shape.tiles_bound,
-            "tokens_bound": shape.tokens_bound,
-            "routes_bound": shape.tokens_bound * shape.topk,
-            "blocks_bound": shape.blocks_bound,
-            "board_size": self.board_size,
-            **{name: getattr(plan, name) for name in shape.tables},
-            **self.tables,
-        }
-        for name, tensor in buffers.items():
-            values[f"{name}_ptr"] = tensor
-            values[f"{name}_stride"] = tensor.stride(0) if tensor.shape[0] > 1 else tensor.shape[-1]
-            values[f"{name}_size"] = tensor.numel()
-        for view in self.compiled.forward.view.descriptors:
-            tensor = buffers[view.buffer]
-            if tensor.data_ptr() % DESCRIPTOR_ALIGNMENT:
-                message = f"`{view.buffer}` starts at an address that is not a multiple of {DESCRIPTOR_ALIGNMENT}"
-                raise argument_error(message, "tensors that PyTorch allocates do: pass a copy (`.clone()`)")
-            values[view.name] = TensorDescriptor.from_tensor(tensor.view(-1, tensor.shape[-1]), list(view.block))
-        return values
+    def _workers(self) -> int:
+        asked = self.compiled.settings.options.workers
+        return asked or (1 if self.device.type == "cpu" else _num_multiprocessors(self.device))
 
 
-@contextmanager
-def _launching(device: torch.device) -> Iterator[None]:
-    """What holds while kernels are launched. Interpreted ones take NaN and infinities as silently as a GPU does."""
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            yield
-    else:
-        with interpreter_lock, np.errstate(all="ignore"):
-            yield
+def _starts(counts: Sequence[int], device: torch.device) -> Tensor:
+    """i32[n + 1]: sums of the counts before each. Waits for the device, but not while a graph is captured."""
+    sums = list(accumulate(counts, initial=0))
+    if not is_capturing(device):
+        return lasting(device, lambda: torch.tensor(sums, dtype=torch.int32, device=device))
+    starts = torch.empty(len(sums), dtype=torch.int32, device=device)
+    for place, value in enumerate(sums):
+        starts[place].fill_(value)
+    return starts
 
 
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+@cache
+def _num_multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -81,7 +81,8 @@ class PlanShape:
     @property
     def tiles_bound(self) -> int:
         """M tiles of one rank at most: one per expert that has rows, and one per further `tile_rows` rows."""
-        busy = torch.sym_min(self.experts, self.rows_bound)  # `min`, but without a guard while it is traced
+        # As `min`, but without a guard while it is traced.
+        busy: int = torch.sym_min(self.experts, self.rows_bound)  # type: ignore[no-untyped-call]
         return busy + (self.rows_bound - busy) // self.tile_rows
 
     @property

@@ -1,0 +1,250 @@
+"""Layers as operators of PyTorch: what torch.compile, torch.export and all else that traces programs sees of a call.
+
+A layer that is called eagerly just runs. Where its call is traced, an operator stands for it, `uniep::NAME_DIGEST`. The
+digest is that of the layer, so equal layers have the same operator, in every process. An operator is a function of its
+arguments: it changes none of them, returns new tensors, and may be left out, moved or merged with an equal call.
+
+Its parameters are those of the program: a tensor, or under a group a list with one for each rank. Routes are two: the
+storage of their plan, and the tokens of each rank. Each result is one tensor; under a group it holds all ranks' parts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_in_torch_dispatch_mode
+
+from uniep_compiler.diagnostics import Diagnostic, UniepError
+from uniep_compiler.ir.types import RoutesType
+from uniep_compiler.passes.names import buffer_names
+from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error, check_routes
+from uniep_compiler.runtime.layout import Sizes
+from uniep_compiler.runtime.plan import Plan
+from uniep_compiler.runtime.routes import Routes
+
+if TYPE_CHECKING:
+    from uniep_compiler.runtime.layer import Layer
+
+NAMESPACE = "uniep"
+"""Operators are `torch.ops.uniep.NAME`."""
+
+TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+"""Expert weights have to be contiguous: no compiler may choose another layout for an argument."""
+
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+_layers: dict[str, Layer] = {}
+_lock = threading.Lock()
+
+
+# -- which way a call goes ---------------------------------------------------------------------------------------------
+
+
+def is_traced(args: Sequence[object]) -> bool:
+    """Whether somebody looks at the call who has to see an operator: a tracer, a transform, a tensor subclass.
+
+    Modes of users see what a call allocates and copies, as they do in eager code.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or (is_in_torch_dispatch_mode() and any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()))
+        or torch._C._are_functorch_transforms_active()
+        or not all(map(_is_plain, args))
+    )
+
+
+def _is_plain(arg: object) -> bool:
+    if isinstance(arg, list | tuple):
+        return all(map(_is_plain, arg))
+    return type(arg) is Tensor or type(arg) is torch.nn.Parameter or not isinstance(arg, Tensor)
+
+
+def wants_gradient(args: Sequence[object]) -> bool:
+    """Whether a gradient for one of the arguments is expected."""
+    return any(tensor.requires_grad for tensor in _tensors(args))
+
+
+def _tensors(args: Sequence[object]) -> Iterator[Tensor]:
+    for arg in args:
+        if isinstance(arg, Tensor):
+            yield arg
+        elif isinstance(arg, list | tuple):
+            yield from _tensors(arg)
+
+
+# -- no backward pass yet ----------------------------------------------------------------------------------------------
+
+
+def without_backward(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
+    """The layer's tensors, through which no gradient passes: a backward pass that comes to them is an error."""
+    tensors: tuple[Tensor, ...] = _NoBackward.apply(layer, args, *_tensors(args))  # type: ignore[no-untyped-call]
+    return tensors
+
+
+class _NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, layer: Layer, args: Sequence[object], *_: Tensor) -> tuple[Tensor, ...]:
+        return layer.calls.run(args)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> None:
+        raise no_backward_error()
+
+
+def no_backward_error() -> UniepError:
+    """The error for a backward pass through a layer (UEP0606)."""
+    return UniepError(
+        [
+            Diagnostic(
+                code="UEP0606",
+                message="layers have no backward pass yet",
+                help="call the layer under torch.no_grad(), or detach its results",
+            )
+        ]
+    )
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+
+
+def call(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
+    """The layer's tensors, by its operator. UEP0601 for arguments that no operator can take."""
+    layer.signature.check_count(args)
+    name = _operator_of(layer)
+    results = getattr(torch.ops.uniep, name).default(*_flat(layer, args))
+    return (results,) if isinstance(results, Tensor) else tuple(results)
+
+
+def register(layer: Layer, name: str) -> Any:
+    """`torch.ops.uniep.NAME` for the layer. UEP0601 for a name that cannot be, UEP0608 for one that is another's."""
+    if not name.isidentifier():
+        raise argument_error(f"{name!r} cannot be the name of an operator", "use letters, digits and underscores")
+    _define(layer, name)
+    return getattr(torch.ops.uniep, name)
+
+
+def _operator_of(layer: Layer) -> str:
+    """The name of the layer's own operator."""
+    name = f"{layer.ops.name}_{layer.digest[:16]}"
+    _define(layer, name)
+    return name
+
+
+# As torch.compiler.assume_constant_result does, which loads a tracer: who traces, calls this once, and keeps the name.
+_operator_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _define(layer: Layer, name: str) -> None:
+    with _lock:
+        known = _layers.get(name)
+        if known is None:
+            _define_new(layer, name)
+            _layers[name] = layer
+        elif known.digest != layer.digest:
+            message = f"there is an operator {NAMESPACE}::{name} already, and it is another layer"
+            raise UniepError([Diagnostic(code="UEP0608", message=message, help="choose another name")])
+
+
+def _define_new(layer: Layer, name: str) -> None:
+    results = ", ".join("Tensor" for _ in layer.ops.results)
+    if len(layer.ops.results) > 1:
+        results = f"({results})"
+    schema = f"({', '.join(_parameters(layer))}) -> {results}"
+    full_name = f"{NAMESPACE}::{name}"
+    torch.library.define(full_name, schema, lib=_library, tags=TAGS)
+    torch.library.impl(full_name, ("cpu", "cuda"), _runs(layer), lib=_library)
+    torch.library.register_fake(full_name, _describes(layer), lib=_library)
+    torch.library.register_autograd(full_name, _refuses, lib=_library)
+
+
+def _refuses(ctx: FunctionCtx, *grads: object) -> None:
+    raise no_backward_error()
+
+
+def _runs(layer: Layer) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+    def run(*flat: object) -> Tensor | tuple[Tensor, ...]:
+        given = {tensor.untyped_storage().data_ptr() for tensor in _tensors(flat)}
+        # Routes may be passed through; what an operator returns is new.
+        tensors = [
+            t.clone() if t.untyped_storage().data_ptr() in given else t for t in layer.calls.run(_nested(layer, flat))
+        ]
+        return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    return run
+
+
+def _describes(layer: Layer) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+    def describe(*flat: object) -> Tensor | tuple[Tensor, ...]:
+        tensors = fake_results(layer, _nested(layer, flat))
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    return describe
+
+
+def fake_results(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
+    """Tensors like those of a call, without values; shapes may be symbolic. UEP0601 for arguments that do not fit."""
+    first = next(_tensors(_flat(layer, args)))
+    layer.calls.check(args, first.device if first.is_meta else None)
+    tokens = layer.num_tokens(args)
+    plan, graph = layer.plan_shape(tokens), layer.compiled_for(max(tokens)).schedule.graph
+    sizes, names = Sizes(plan=plan), buffer_names(layer.ops)
+    tensors: list[Tensor] = []
+    for name in layer.ops.results:
+        if isinstance(layer.ops.types[name], RoutesType):
+            tensors.append(first.new_empty(plan.num_words, dtype=torch.int32))
+        else:
+            buffer = graph.buffer(names[name])
+            tensors.append(first.new_empty(sizes.shape(buffer), dtype=TORCH_DTYPES[buffer.dtype]))
+    return tuple(tensors)
+
+
+# -- arguments of operators --------------------------------------------------------------------------------------------
+
+
+def _parameters(layer: Layer) -> Iterator[str]:
+    """The parameters of the schema."""
+    for param in layer.ops.params:
+        if isinstance(param.type, RoutesType):
+            yield f"Tensor {param.name}"
+            yield f"SymInt[] {param.name}_tokens"
+        else:
+            yield f"Tensor {param.name}" if layer.group is None else f"Tensor[] {param.name}"
+
+
+def _flat(layer: Layer, args: Sequence[object]) -> list[object]:
+    """The arguments of a call as its operator takes them. UEP0601 for routes that are not for the layer."""
+    flat: list[object] = []
+    for param, arg in zip(layer.ops.params, args, strict=True):
+        if isinstance(param.type, RoutesType):
+            ranks = [
+                routes for routes in (arg if isinstance(arg, list | tuple) else [arg]) if isinstance(routes, Routes)
+            ]
+            if len(ranks) != len(layer.placement):
+                raise argument_error(f"`{param.name}` has to be uniep.Routes, one for each rank")
+            tokens = ranks[0].plan.shape.tokens
+            check_routes(ranks, layer.plan_shape(tokens), layer.placement)
+            flat += [ranks[0].plan.storage, list(tokens)]
+        else:
+            flat.append(arg)
+    return flat
+
+
+def _nested(layer: Layer, flat: Sequence[Any]) -> list[object]:
+    """The arguments of a call, from those of its operator."""
+    rest = iter(flat)
+    args: list[object] = []
+    for param in layer.ops.params:
+        arg = next(rest)
+        if isinstance(param.type, RoutesType):
+            shape = layer.plan_shape(tuple(next(rest)))
+            if arg.dtype != torch.int32 or list(arg.shape) != [shape.num_words]:
+                raise argument_error(f"`{param.name}` is {arg.dtype}{list(arg.shape)}, which is no storage of {shape}")
+            plan = Plan(shape=shape, storage=arg)
+            ranks = [Routes(plan=plan, placement=layer.placement, rank=rank) for rank in range(shape.ranks)]
+            arg = ranks[0] if layer.group is None else ranks
+        args.append(arg)
+    return args
