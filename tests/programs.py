@@ -156,6 +156,14 @@ SUPPORTED = {
         "return combine(y, weights), combine(z)",
         "bf16[T, H], bf16[T, H]",
     ),
+    "routing alone": """
+uniep 1
+
+moe m(experts : i32[T, K], _w : bf16[E, H, I]) -> routes[T, K, E] {
+    r = route(experts)
+    return r
+}
+""",
     "an unused parameter": """
 uniep 1
 

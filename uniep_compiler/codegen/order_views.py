@@ -7,7 +7,7 @@ from typing import assert_never
 
 from uniep_compiler.codegen.places import Places
 from uniep_compiler.codegen.view import LaunchView, StageView
-from uniep_compiler.ir.index import Expr, Int
+from uniep_compiler.ir.index import Expr, Int, Sym
 from uniep_compiler.ir.schedule import Interleave, Launch, Member, Segment, Slice, families_of
 from uniep_compiler.passes.linearise import num_tasks
 
@@ -31,9 +31,17 @@ def launch_view(launch: Launch, number: int, places: Places) -> LaunchView:
         first=number == 0,
         last=number == count - 1,
         stages=tuple(StageView(lines=_stage_lines(stage.segments, places)) for stage in launch.stages),
-        num_tasks=_terms([num_tasks(schedule.graph.family(name)) for name in families], places),
+        num_tasks=_terms(
+            [_named_count(num_tasks(schedule.graph.family(name)), name, places) for name in families], places
+        ),
         families=families,
     )
+
+
+def _named_count(count: Expr, family: str, places: Places) -> Expr:
+    """A number of a family's tasks, with a name where there is one task per lane."""
+    is_by_lane = places.schedule.graph.family(family).domain[0].coord == "lane"
+    return Sym("LANES") if is_by_lane and count == Int(places.settings.lanes) else count
 
 
 def _terms(numbers: list[Expr], places: Places) -> tuple[str, ...]:
@@ -52,7 +60,7 @@ def _segment_lines(segment: Segment, places: Places) -> list[str]:
     """Lines that find a task in the segment, or else take its tasks off the index."""
     match segment:
         case Slice(family=name, start=start, count=count):
-            comment, size = places.names.functions[name], places.text(count)
+            comment, size = places.names.functions[name], places.text(_named_count(count, name, places))
             inside = [f"family = {places.names.families[name]}", *_moved(start, places)]
         case Interleave(steps=steps, members=members):
             per_step = sum(member.per_step for member in members)

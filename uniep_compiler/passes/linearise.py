@@ -37,6 +37,8 @@ def linearise(graph: TaskGraph, settings: Settings) -> Schedule:
 
 def _cut(graph: TaskGraph, fuse: Fuse) -> tuple[tuple[Family, ...], ...]:
     """The families of each launch. `pairs` cuts after the first GEMM, as UniEP's two kernels do."""
+    if not graph.families:
+        return ((),)  # a call has at least one launch, which ends it
     match fuse:
         case Fuse.LAYER:
             return (graph.families,)

@@ -698,7 +698,7 @@ def locate(task, totals, token_start):
     rank = -1
     for candidate in range(0, NUM_RANKS):
         # send_xs
-        size = 16
+        size = LANES
         if family < 0:
             if index < size:
                 rank = candidate
@@ -923,7 +923,7 @@ def forward(
     for rank in range(0, NUM_RANKS):
         num_tiles = num_tiles_of(totals, rank)
         tokens = num_tokens_of(token_start, rank)
-        num_tasks += 16 + num_tiles * 2 + num_tiles * 6 + num_tiles * 8 + cdiv(tokens, BLOCK)
+        num_tasks += LANES + num_tiles * 2 + num_tiles * 6 + num_tiles * 8 + cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS
