@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch._dynamo
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 import uniep_compiler as uniep
 from uniep_compiler.integrations import transformers as integration
@@ -303,6 +305,35 @@ def test_models_can_be_made_switched_copied_and_moved():
     made.set_experts_implementation("uniep")
     assert torch.equal(logits(made), out)
     assert logits(made.to(torch.bfloat16)).dtype == torch.bfloat16
+
+
+@torch.no_grad()
+def test_a_model_is_compiled_without_a_break():
+    made = tiny(experts_implementation="uniep")
+    compiled = torch.compile(made, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(input_ids=torch.arange(8)[None]).logits, logits(made))
+
+
+@torch.no_grad()
+def test_modules_that_are_alike_share_their_graphs():
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    first = make(name="SharedExperts")
+    for seed in range(5):
+        torch.manual_seed(seed)
+        module = type(first)(first.config)
+        module.config._experts_implementation = "uniep"
+        compiled = torch.compile(module, fullgraph=True, backend=counter)
+        assert torch.equal(compiled(*inputs()), module(*inputs()))
+    assert counter.frame_count == 2  # the first module's, at which the gate is compared, and one for all others
+
+
+@torch.no_grad()
+def test_unknown_experts_are_refused_by_name_while_they_are_compiled():
+    module = make(name="NewExperts", gate=lambda self, h: h[..., :INNER])
+    module.config._experts_implementation = "uniep"
+    with pytest.raises(Exception, match="`NewExperts` cannot run on uniep"):
+        torch.compile(module, fullgraph=True, backend="eager")(*inputs())
 
 
 def test_registering_again_changes_nothing():

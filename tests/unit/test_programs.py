@@ -47,7 +47,7 @@ QUICK = (FORMS[0], replace(FORMS[0], layout="kn", bias=True), ExpertsForm(gated=
 
 def not_built_yet(form):
     """What the back end refuses. Whatever it learns fails here, and is then taken off."""
-    return form.weight_on != "combine" or form.split == "interleaved"
+    return form.weight_on != "combine"
 
 
 def name_of(form):

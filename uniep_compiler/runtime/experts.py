@@ -15,9 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
-from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.programs import Dtype, ExpertsForm
 from uniep_compiler.runtime.arguments import argument_error
 from uniep_compiler.runtime.layer import Layer, compile
@@ -114,7 +112,7 @@ def call_experts(layer: Layer, hidden: Tensor, ids: Tensor, weights: Tensor, par
     Tokens of another dtype than that of the expert weights (`params`), as under autocast, are computed in theirs.
     """
     out = layer(*_by_token(layer, hidden, ids, weights, params[0].dtype), *params)
-    return _like(hidden, out, (hidden, weights, *params))
+    return _like(hidden, out)
 
 
 def call_ranks(
@@ -130,7 +128,7 @@ def call_ranks(
     outs = layer(*([rank[i] for rank in ranks] for i in range(3)), *placed)
     if not isinstance(outs, list):
         raise TypeError(f"a layer of a group returns a list, not {type(outs).__name__}")
-    return [_like(mine, out, (*hidden, *weights, *params)) for mine, out in zip(hidden, outs, strict=True)]
+    return [_like(mine, out) for mine, out in zip(hidden, outs, strict=True)]
 
 
 def _by_token(
@@ -141,26 +139,8 @@ def _by_token(
     return hidden.reshape(-1, columns).to(dtype), ids.reshape(-1, topk), weights.reshape(-1, topk)
 
 
-def _like(hidden: Tensor, out: object, inputs: Sequence[Tensor]) -> Tensor:
+def _like(hidden: Tensor, out: object) -> Tensor:
     """The layer's output in the shape and dtype of the tokens that it is for."""
     if not isinstance(out, Tensor):
         raise TypeError(f"an expert layer returns one tensor, not {type(out).__name__}")
-    return with_gradient(out, inputs).to(hidden.dtype).view(hidden.shape)
-
-
-def with_gradient(out: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """`out`, so that a backward pass through a layer that has none is an error, and not a gradient of nothing."""
-    if out.requires_grad or not (torch.is_grad_enabled() and any(value.requires_grad for value in inputs)):
-        return out
-    return _NoGradient.apply(out, *inputs)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _NoGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, out: Tensor, *inputs: Tensor) -> Tensor:
-        return out.view_as(out)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> None:
-        message, help_ = "cannot build the backward pass yet", "call the layer under torch.no_grad()"
-        raise UniepError([Diagnostic(code="UEP0401", message=message, help=help_)])
+    return out.to(hidden.dtype).view(hidden.shape)

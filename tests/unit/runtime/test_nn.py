@@ -8,6 +8,8 @@ import pickle
 
 import pytest
 import torch
+import torch._dynamo
+from torch._dynamo.testing import CompileCounter
 
 import uniep_compiler as uniep
 from tests.unit.test_programs import in_pytorch, relative_error
@@ -189,7 +191,7 @@ def test_it_says_what_it_is():
     assert repr(make(bias=True, limit=7.0)) == "Experts(4, 24, 20, topk=2, activation='silu', bias=True, limit=7.0)"
 
 
-def test_a_backward_pass_is_right_or_an_error():
+def test_a_backward_pass_is_an_error():
     """Never a gradient of nothing, as long as layers have no backward pass."""
     module, (hidden, ids, weights) = make(), inputs(3)
     hidden.requires_grad_()
@@ -197,3 +199,16 @@ def test_a_backward_pass_is_right_or_an_error():
     assert out.requires_grad
     with pytest.raises(uniep.UniepError, match="UEP0606"):
         out.sum().backward()
+
+
+@torch.no_grad()
+def test_one_graph_serves_any_number_of_tokens_and_modules_that_are_alike():
+    counter = CompileCounter()
+    for seed, tokens in enumerate((2, 5, 17, 0, 1, 3)):
+        module, args = make(seed), inputs(tokens)
+        for arg in args:
+            torch._dynamo.mark_dynamic(arg, 0)
+        compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=counter)
+        assert torch.equal(compiled(*args), module(*args))
+    assert counter.frame_count <= 3  # 0 and 1 token are cases of their own
+    assert counter.op_count >= 1
