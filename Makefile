@@ -69,7 +69,7 @@ format: $(READY)
 	@$(RUN) -m ruff format .
 
 bench: $(READY)
-	@$(RUN) -m uniep_compiler.cli bench $(ARGS)
+	@$(RUN) -m benchmarks.forward $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -135,13 +135,16 @@ def token_dim(ops: OpGraph) -> str:
 
 
 def row_dtype(ops: OpGraph) -> DType:
-    """The element type of the program's rows: that of what its GEMMs read."""
-    for op in ops.ops:
-        if op.kind == "group_gemm":
-            kind = ops.types[op.operands[0]]
-            if isinstance(kind, RowsType):
-                return kind.dtype
-    return DType.F32
+    """The element type of the program's rows: of what its first GEMM reads, or else of the first rows of numbers."""
+    read = (op.operands[0] for op in ops.ops if op.kind == "group_gemm")
+    named = (value.name for value in (*ops.params, *ops.values))
+    kinds = (ops.types[name] for name in (*read, *named))
+    return next((kind.dtype for kind in kinds if isinstance(kind, RowsType) and kind.shape), DType.F32)
+
+
+def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpGraph]:
+    """A program and its graph with rows of `dtype`. In another one than its own, it loses the tiles of its schedules."""
+    return (program, ops) if dtype is row_dtype(ops) else (without_tiles(program), retype(ops, dtype))
 
 
 def without_tiles(program: Program) -> Program:
@@ -153,6 +156,7 @@ def retype(ops: OpGraph, dtype: DType) -> OpGraph:
     """The same program in another element type: tokens, rows, weights, and where values are rounded to it."""
     old = row_dtype(ops)
     kept = {op.operands[1] for op in ops.ops if op.kind == "combine" and len(op.operands) > 1}
+    kept |= {name for op in ops.ops if op.kind == "to_rows" for name in (op.operands[0], *op.results)}
 
     def change(kind: Type) -> Type:
         if isinstance(kind, TensorType | RowsType) and kind.dtype is old:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 import torch
 
 import uniep_compiler as uniep
@@ -35,6 +39,16 @@ def test_links_lead_somewhere():
         targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
         assert targets
         assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "test-long", "test-gpu", "bench"])
+def test_a_make_target_starts_what_there_is(target):
+    recipe = ["make", "-n", "INSTALL=0", f"PYTHON={sys.executable}", target, "ARGS=--some-argument"]
+    text = subprocess.run(recipe, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (last,) = [line for line in text.splitlines() if "--some-argument" in line]
+    (started,) = re.findall(r"-m ([\w.]+)|(\S+\.py)", last.partition(sys.executable)[2])[:1]
+    module, script = started
+    assert find_spec(module) is not None if module else (ROOT / script).is_file()
 
 
 def test_the_readme_has_a_place_for_the_benchmark():

@@ -63,7 +63,7 @@ def make_request(
     ops = lower(program)
     bound = bind(ops, numbers, program)
     if dtype is not None:
-        ops = compiler.retype(ops, DType(dtype))
+        program, ops = compiler.in_dtype(program, ops, DType(dtype))
     with blaming_options_without_place():
         settings = compiler.make_settings(
             program,

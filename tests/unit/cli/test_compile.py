@@ -62,6 +62,14 @@ def test_schedule_keys_go_over_those_of_the_program(uniepc, example):
     assert [family["tile"] for family in made["families"] if family["name"] == "gemm_a"] == [[128, 64, 32]]
 
 
+def test_tiles_of_a_program_are_for_its_own_dtype(uniepc, example):
+    kept, left = (
+        json.loads(uniepc("compile", example, *DIMS, "--dtype", dtype, "--json").stdout) for dtype in ("bf16", "f32")
+    )
+    assert kept["options"]["tiles"]["h"] == [128, 256, 64]
+    assert (left["dtype"], left["options"]["tiles"]) == ("f32", {})
+
+
 def test_the_number_of_tokens_picks_the_block_of_a_schedule(uniepc, example, tmp_path):
     (path := tmp_path / "when.uniep").write_text(
         example.read_text() + "\nschedule qwen3_moe when T <= 64 { fuse = none }\n"

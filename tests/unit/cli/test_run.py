@@ -56,6 +56,18 @@ def test_other_dtypes(uniepc, example):
     assert (out["dtype"], out["tolerance"]) == ("float32", 1e-5)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-2), ("f16", 2e-3), ("f32", 1e-5)])
+def test_a_layer_without_a_gemm_is_held_to_what_its_rows_can_keep(uniepc, tmp_path, dtype, tolerance):
+    (path := tmp_path / "sum.uniep").write_text(
+        "uniep 1\nmoe sum(x : bf16[T, H], experts : i32[T, K], _w : bf16[E, H, H]) -> bf16[T, H] {\n"
+        "    return combine(dispatch(x, experts))\n}\n"
+    )
+    options = ("--dims", "H=64,E=8,K=3", "--target", "cpu", "--tokens", 17, *(("--dtype", dtype) if dtype else ()))
+    (out,) = results(uniepc("run", path, *options, "--json"))
+    assert out["tolerance"] == tolerance
+    assert out["dtype"] == {None: "bfloat16", "f16": "float16", "f32": "float32"}[dtype]
+
+
 def test_no_tokens(uniepc, example):
     (out,) = results(uniepc("run", example, *DIMS[:-1], 0, "--json"))
     assert (out["shape"], out["relative_error"]) == ([0, 32], 0.0)
