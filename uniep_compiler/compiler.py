@@ -143,7 +143,7 @@ def row_dtype(ops: OpGraph) -> DType:
 
 
 def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpGraph]:
-    """A program and its graph with rows of `dtype`. In another one than its own, it loses the tiles of its schedules."""
+    """A program and its graph with rows of `dtype`; in another one than its own, without the tiles of its schedules."""
     return (program, ops) if dtype is row_dtype(ops) else (without_tiles(program), retype(ops, dtype))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,39 @@ def test_the_compiler_imports_neither_torch_nor_triton():
     modules = compiler_modules()
     assert "uniep_compiler.ir.ops" in modules
     assert spy_on_imports(modules, ["torch", "triton"]) == []
+
+
+def import_order():
+    """Folders and modules of the package in the order of docs/system.md."""
+    text = (PACKAGE.parent / "docs" / "system.md").read_text()
+    return re.findall(r"\w+", text.partition("<!-- imports:begin -->")[2].partition("<!-- imports:end -->")[0])
+
+
+def imports_of(path):
+    """The folders and modules of the package that a file imports from, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name.split(".")[1] for name in names if name.startswith("uniep_compiler."))
+
+
+def test_imports_go_one_way():
+    order = import_order()
+    found, wrong = set(), []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        home = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        if home == "__init__":
+            continue
+        found.add(home)
+        for other in imports_of(path):
+            if other != home and order.index(other) >= order.index(home):
+                wrong.append(f"{path.relative_to(PACKAGE)} imports from {other}")
+    assert wrong == []
+    assert sorted(order) == sorted(found - {"errors"})
 
 
 def test_the_spy_sees_an_import_and_who_asked(tmp_path):
