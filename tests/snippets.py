@@ -10,10 +10,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from uniep_compiler.compiler import make_settings
 from uniep_compiler.diagnostics import UniepError
-from uniep_compiler.frontend.lower import diagnose
-from uniep_compiler.frontend.parse import parse
+from uniep_compiler.frontend.bind import dims_to_bind
+from uniep_compiler.frontend.lower import diagnose, lower
+from uniep_compiler.frontend.parse import Program, parse
+from uniep_compiler.passes.check_support import check_support
+from uniep_compiler.passes.target import TARGETS
 
+UNSUPPORTED = "UEP0401"
 HEADER = """uniep 1
 
 moe m(
@@ -67,10 +72,21 @@ def whole(text: str, code: str | None) -> str:
     return f"{HEADER}{prelude}{text}{end}}}\n"
 
 
+def check_buildable(program: Program) -> None:
+    """UniepError for what the language has, and the back end refuses."""
+    ops = lower(program)
+    dims = {name: 2 if name == "K" else 32 for name in dims_to_bind(ops)}
+    target = next(target for target in TARGETS if target.name == "sm_90")
+    check_support(ops, make_settings(program, dims=dims, target=target, placement=(dims["E"],), local=True))
+
+
 def codes(snippet: Snippet) -> tuple[str, ...]:
     """Codes of what a snippet gives: errors, and of warnings those that it is about."""
     try:
-        found = diagnose(parse(whole(snippet.text, snippet.code), str(snippet)))
+        program = parse(whole(snippet.text, snippet.code), str(snippet))
+        found = diagnose(program)
+        if snippet.code == UNSUPPORTED:
+            check_buildable(program)
     except UniepError as error:
         return error.codes
     return tuple(d.code for d in found if d.severity == "error" or d.code == snippet.code)

@@ -173,19 +173,20 @@ def check_schedule(decl: ScheduleDecl, schedule: ScheduleBlock, graph: OpGraph) 
     dims = {name for param in graph.params for dim in dims_of(param.type) for name in dim.names}
     for comparison in decl.conditions:
         yield from _check_comparison(comparison, dims)
-    tiled = set(tiled_values(graph))
+    tiled = tiled_values(graph)
     for tile in schedule.tiles:
         if tile.value not in tiled:
-            help_ = (
-                suggestion(tile.value, tiled)
-                or f"tiles are those of {', '.join(f'`{v}`' for v in sorted(tiled)) or 'GEMMs'}"
-            )
+            help_ = suggestion(tile.value, tiled) or _tiles_there_are(tiled)
             message = f"`{tile.value}` is not a GEMM of `{graph.name}`"
             yield error("UEP0304", message, tile.span, "has no tile", help_)
 
 
+def _tiles_there_are(tiled: tuple[str, ...]) -> str:
+    return f"tiles are those of {', '.join(f'`{value}`' for value in tiled) or 'GEMMs'}"
+
+
 def tiled_values(graph: OpGraph) -> tuple[str, ...]:
-    """What a schedule may set tiles for: each GEMM by the name of its result, and the gradients of its operands."""
+    """What a schedule may set tiles for: each GEMM by the name of its result, then the gradients of their operands."""
     gemms = {op.results[0] for op in graph.ops if op.kind == "group_gemm"}
     found = []
     for op in graph.ops:
@@ -193,4 +194,5 @@ def tiled_values(graph: OpGraph) -> tuple[str, ...]:
             found += [*op.results, *(f"grad({operand})" for operand in op.operands[:2])]
         elif op.kind == "round" and op.operands[0] in gemms:
             found += op.results
-    return tuple(dict.fromkeys(name for name in found if not re.fullmatch(r"(grad\()?_\d+\)?", name)))
+    named = [name for name in found if not re.fullmatch(r"(grad\()?_\d+\)?", name)]
+    return tuple(dict.fromkeys(sorted(named, key=lambda name: name.startswith("grad("))))

@@ -14,9 +14,13 @@ from uniep_compiler.frontend.parse import MAX_SOURCE_BYTES
 from uniep_compiler.frontend.schedule_block import setting_values
 from uniep_compiler.frontend.sugar import SUGAR
 from uniep_compiler.ir.types import DType
+from uniep_compiler.options import ScheduleOptions
+from uniep_compiler.passes.settings import Settings
+from uniep_compiler.passes.target import TARGETS
 
 PAGE = Path(__file__).parents[3] / "docs" / "language.md"
 TEXT = PAGE.read_text("utf-8")
+PACKAGE = PAGE.parents[1] / "uniep_compiler"
 
 
 @pytest.mark.parametrize("snippet", snippets(PAGE), ids=str)
@@ -38,10 +42,31 @@ def test_sugar_is_called_as_it_says(sugar):
     assert f"| `{sugar.signature}` |" in TEXT
 
 
+def schedule_rows():
+    """The table of schedule keys: default and values of each."""
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", TEXT.partition("## Schedules")[2], re.MULTILINE)
+    return {key: (default, values) for key, default, values in rows}
+
+
 def test_every_schedule_key_and_word_is_there():
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TEXT, re.MULTILINE))
     for key, words in setting_values().items():
-        assert [word for word in words or () if f"`{word}`" not in rows[key]] == []
+        assert [word for word in words or () if f"`{word}`" not in schedule_rows()[key][1]] == []
+
+
+@pytest.mark.parametrize("key", setting_values())
+def test_defaults_of_schedule_keys_are_the_real_ones(key):
+    default = getattr(ScheduleOptions(), key)
+    if default is None:
+        sm_90 = next(target for target in TARGETS if target.name == "sm_90")
+        default = getattr(Settings(dims={}, target=sm_90, options=ScheduleOptions()), key, None)
+    if default is not None:  # else it depends on the program or the machine
+        assert schedule_rows()[key][0].startswith(f"`{default}`" if isinstance(default, str) else str(default))
+
+
+def test_what_is_without_effect_is_read_by_nothing():
+    readers = [path for path in PACKAGE.rglob("*.py") if re.search(r"\.save\b", path.read_text("utf-8"))]
+    assert readers == []
+    assert "Without effect yet" in schedule_rows()["save"][1]
 
 
 def test_every_dtype_is_there():
@@ -55,5 +80,5 @@ def test_limits_are_the_real_ones():
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)]+)\)", TEXT):
         assert (PAGE.parent / target).exists()
-        if target.endswith(".md"):
+        if "/errors/" in target:
             assert explain(Path(target).stem)
