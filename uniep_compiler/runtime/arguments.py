@@ -273,7 +273,7 @@ def check_routes(routes: Sequence[Routes], shape: PlanShape, placement: tuple[in
             raise argument_error("the ranks' routes are not those of one call, in order", "pass the list as it came")
     if made.placement != placement:
         raise argument_error(f"routes are for the placement {made.placement}, but the layer has {placement}")
-    if made.plan.shape != shape:
+    if made.plan.shape.bound != shape.bound:
         raise argument_error(
             f"routes are for {made.plan.shape}, but the layer needs {shape}",
             "compile both layers for the same target, group, dtype and `block`",

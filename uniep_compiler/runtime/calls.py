@@ -25,7 +25,7 @@ from uniep_compiler.runtime.workspace import is_capturing, workspace_of
 if TYPE_CHECKING:
     from uniep_compiler.runtime.layer import Layer
 
-MOST_KNOWN = 64
+MOST_KNOWN = 128
 """Shapes of arguments that a layer remembers, with all that follows from them."""
 
 _HERE = nullcontext()
@@ -57,15 +57,18 @@ class Calls:
         Under a group it holds the parts of all ranks, one after the other; for routes it is the storage of their plan.
         """
         key = _key(args)
-        known = self._known.get(key) or self._prepare(args, key)
+        known, inputs = self._known.get(key), None
+        if known is None:
+            known, inputs = self._prepare(args, key)
         prepared, device = known.prepared, known.prepared.device
         passed = self._passed_routes(args, prepared.layout.plan) if self._takes_routes else []
         with _on(device):
             workspace = workspace_of(device)
             with workspace.lock:
                 raise_if_failed(workspace)
-                inputs = self._as_they_are(args) if known.as_they_are else self._laid_out(args)
-                plan = passed[0].plan if passed else prepared.new_plan()
+                if inputs is None:
+                    inputs = self._as_they_are(args) if known.as_they_are else self._laid_out(args)
+                plan = passed[0].plan if passed else prepared.new_plan(is_result=None in self._outputs)
                 try:
                     outputs = Call(prepared=prepared, inputs=inputs, plan=plan, workspace=workspace).run()
                 except BaseException:
@@ -106,8 +109,11 @@ class Calls:
 
     # -- arguments of new shapes --------------------------------------------------------------------------------------
 
-    def _prepare(self, args: Sequence[object], key: object) -> Known:
-        """Check arguments one by one, and work out what follows from their sizes. UEP0601 if they do not fit."""
+    def _prepare(self, args: Sequence[object], key: object) -> tuple[Known, Sequence[Tensor]]:
+        """Check arguments one by one, and work out what follows from their sizes. UEP0601 if they do not fit.
+
+        The arguments come back as kernels read them.
+        """
         layer = self._layer
         device = self._device_of(args)
         ranks = self.check(args, device)
@@ -123,7 +129,7 @@ class Calls:
                 if len(self._known) >= MOST_KNOWN:
                     del self._known[next(iter(self._known))]
                 self._known[key] = known
-        return known
+        return known, list(inputs.values())
 
     def _device_of(self, args: Sequence[object]) -> torch.device:
         if self._layer.target.interpreted:

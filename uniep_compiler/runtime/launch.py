@@ -35,9 +35,10 @@ class Prepared:
     starts: tuple[Tensor | None, Tensor]
     plan_words: int
 
-    def new_plan(self) -> Plan:
-        """A plan with room for a call, unfilled."""
-        storage = torch.empty(self.plan_words, dtype=torch.int32, device=self.device)
+    def new_plan(self, *, is_result: bool) -> Plan:
+        """A plan with room for a call, unfilled. As a result it is zero where kernels write nothing."""
+        make = torch.zeros if is_result else torch.empty
+        storage = make(self.plan_words, dtype=torch.int32, device=self.device)
         return Plan(shape=self.layout.plan, storage=storage)
 
 

@@ -54,6 +54,11 @@ class PlanShape:
         return len(self.tokens)
 
     @property
+    def bound(self) -> tuple[int, ...]:
+        """What does not differ from call to call."""
+        return (self.ranks, self.experts, self.topk, self.tile_rows, self.block)
+
+    @property
     def total_tokens(self) -> int:
         """Tokens of all ranks."""
         return sum(self.tokens)
@@ -81,9 +86,11 @@ class PlanShape:
     @property
     def tiles_bound(self) -> int:
         """M tiles of one rank at most: one per expert that has rows, and one per further `tile_rows` rows."""
-        # As `min`, but without a guard while it is traced.
-        busy: int = torch.sym_min(self.experts, self.rows_bound)  # type: ignore[no-untyped-call]
-        return busy + (self.rows_bound - busy) // self.tile_rows
+        rows = self.rows_bound
+        # A tracer makes a guard of `min`, and traces again where it does not hold.
+        least = min if isinstance(rows, int) else torch.sym_min
+        busy: int = least(self.experts, rows)
+        return busy + (rows - busy) // self.tile_rows
 
     @property
     def send_room(self) -> int:

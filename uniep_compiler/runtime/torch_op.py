@@ -10,6 +10,7 @@ storage of their plan, and the tokens of each rank. Each result is one tensor; u
 
 from __future__ import annotations
 
+import keyword
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -114,31 +115,21 @@ def no_backward_error() -> UniepError:
 def call(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
     """The layer's tensors, by its operator. UEP0601 for arguments that no operator can take."""
     layer.signature.check_count(args)
-    name = _operator_of(layer)
+    # Tracers see that the name hangs on the layer's attributes, and trace again for another layer.
+    name = _defined(layer, f"{layer.ops.name}_{layer.digest[:16]}")
     results = getattr(torch.ops.uniep, name).default(*_flat(layer, args))
     return (results,) if isinstance(results, Tensor) else tuple(results)
 
 
 def register(layer: Layer, name: str) -> Any:
     """`torch.ops.uniep.NAME` for the layer. UEP0601 for a name that cannot be, UEP0608 for one that is another's."""
-    if not name.isidentifier():
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise argument_error(f"{name!r} cannot be the name of an operator", "use letters, digits and underscores")
-    _define(layer, name)
-    return getattr(torch.ops.uniep, name)
+    return getattr(torch.ops.uniep, _defined(layer, name))
 
 
-def _operator_of(layer: Layer) -> str:
-    """The name of the layer's own operator."""
-    name = f"{layer.ops.name}_{layer.digest[:16]}"
-    _define(layer, name)
-    return name
-
-
-# As torch.compiler.assume_constant_result does, which loads a tracer: who traces, calls this once, and keeps the name.
-_operator_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _define(layer: Layer, name: str) -> None:
+def _defined(layer: Layer, name: str) -> str:
+    """The name itself, once it stands for the layer. UEP0608 if it stands for another one."""
     with _lock:
         known = _layers.get(name)
         if known is None:
@@ -147,6 +138,11 @@ def _define(layer: Layer, name: str) -> None:
         elif known.digest != layer.digest:
             message = f"there is an operator {NAMESPACE}::{name} already, and it is another layer"
             raise UniepError([Diagnostic(code="UEP0608", message=message, help="choose another name")])
+    return name
+
+
+# As torch.compiler.assume_constant_result does, which would load a tracer: those call this once, and keep the name.
+_defined._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _define_new(layer: Layer, name: str) -> None:
@@ -167,12 +163,10 @@ def _refuses(ctx: FunctionCtx, *grads: object) -> None:
 
 def _runs(layer: Layer) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     def run(*flat: object) -> Tensor | tuple[Tensor, ...]:
-        given = {tensor.untyped_storage().data_ptr() for tensor in _tensors(flat)}
-        # Routes may be passed through; what an operator returns is new.
-        tensors = [
-            t.clone() if t.untyped_storage().data_ptr() in given else t for t in layer.calls.run(_nested(layer, flat))
-        ]
-        return tensors[0] if len(tensors) == 1 else tuple(tensors)
+        results = layer.calls.run(_nested(layer, flat))
+        # A layer may return routes that it was given. What an operator returns has to be new.
+        tensors = tuple([t.clone() if any(t is given for given in _tensors(flat)) else t for t in results])
+        return tensors[0] if len(tensors) == 1 else tensors
 
     return run
 
@@ -206,13 +200,22 @@ def fake_results(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
 
 
 def _parameters(layer: Layer) -> Iterator[str]:
-    """The parameters of the schema."""
+    """The parameters of the schema. Names that a schema cannot have, or has already, get an underscore."""
+    taken: set[str] = {"NoneType"}
+
+    def name(wish: str) -> str:
+        while keyword.iskeyword(wish) or wish in taken:
+            wish += "_"
+        taken.add(wish)
+        return wish
+
+    names = {param.name: name(param.name) for param in layer.ops.params}
     for param in layer.ops.params:
         if isinstance(param.type, RoutesType):
-            yield f"Tensor {param.name}"
-            yield f"SymInt[] {param.name}_tokens"
+            yield f"Tensor {names[param.name]}"
+            yield f"SymInt[] {name(f'{param.name}_tokens')}"
         else:
-            yield f"Tensor {param.name}" if layer.group is None else f"Tensor[] {param.name}"
+            yield f"Tensor {names[param.name]}" if layer.group is None else f"Tensor[] {names[param.name]}"
 
 
 def _flat(layer: Layer, args: Sequence[object]) -> list[object]:
