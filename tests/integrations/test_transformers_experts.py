@@ -105,7 +105,7 @@ def test_activations_of_transformers_are_known(act):
     assert agrees(make(act, has_gate=False), *inputs())
 
 
-@pytest.mark.parametrize("act", FUNCTIONS, ids=str)
+@pytest.mark.parametrize("act", FUNCTIONS, ids=["silu", "gelu", "relu", "gelu_tanh", "sigmoid"])
 def test_activations_of_torch_are_known(act):
     assert agrees(make(act), *inputs())
 
