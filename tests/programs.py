@@ -156,6 +156,30 @@ SUPPORTED = {
         "return combine(y, weights), combine(z)",
         "bf16[T, H], bf16[T, H]",
     ),
+    "router weights on the activation": program(
+        _ROWS
+        + "h = group_gemm(xs, w13); g, u = split(h, halves); a = silu(g) * u * to_rows(weights, r); "
+        + "y = group_gemm(a, w2); return combine(y)"
+    ),
+    "router weights on the input": program(
+        "r = route(experts); xs = dispatch(x, r) * to_rows(weights, r); a = silu(group_gemm(xs, w1)) * "
+        "group_gemm(xs, w3); y = group_gemm(a, w2); return combine(y)"
+    ),
+    "router weights in several places": program(
+        "r = route(experts); s = to_rows(weights, r); t = to_rows(gates, r); d = dispatch(x, r); xs = d * s + d * t; "
+        "h = group_gemm(xs, w13); g, u = split(h, interleaved); a = silu(g) * u * s; y = group_gemm(a, w2) * t; "
+        "return combine(y, weights), xs",
+        "bf16[T, H], bf16[rows(r), H]",
+    ),
+    "work on dispatched rows": program(
+        _ROWS
+        + "f = relu(xs) * 2.0 - 0.5; q : f32 = square(xs); a = silu(group_gemm(f, w1)); y = group_gemm(a, w2); "
+        + "return combine(y, weights), combine(q, weights), combine(xs)",
+        "bf16[T, H], bf16[T, H], bf16[T, H]",
+    ),
+    "dispatched rows cast": program(
+        _ROWS + "return combine(cast(xs, f32), weights), combine(group_gemm(xs, w1))", "f32[T, H], bf16[T, I]"
+    ),
     "routing alone": """
 uniep 1
 
@@ -209,23 +233,19 @@ UNSUPPORTED = {
         program("r = route(experts); return combine(group_gemm(dispatch(x, r), w1)), counts(r)", "bf16[T, I], i32[E]"),
         "`counts` is not supported yet",
     ),
-    "to_rows": (
-        program(_ROWS + "return combine(group_gemm(xs, w1) * to_rows(weights, r))", "bf16[T, I]"),
-        "`to_rows` is not supported yet",
+    "router weights returned as rows": (
+        program(_ROWS + "return combine(group_gemm(xs, w1)), to_rows(weights, r)", "bf16[T, I], f32[rows(r)]"),
+        "returning what `to_rows` gives is not supported yet",
+    ),
+    "router weights per row computed": (
+        program(_ROWS + "s = sigmoid(to_rows(weights, r)); return combine(group_gemm(xs, w1) * s)", "bf16[T, I]"),
+        "`sigmoid` on numbers per row alone is not supported yet",
     ),
     "two ways to split": (
         program(
             _ROWS + "h = group_gemm(xs, w13); g, _ = split(h, halves); e, _ = split(h, interleaved); a = g * e" + _DOWN
         ),
         "splits of both kinds on what is one GEMM is not supported yet",
-    ),
-    "work on dispatched rows": (
-        program(_ROWS + "a = relu(xs); return combine(group_gemm(a, w1))", "bf16[T, I]"),
-        "`relu` on rows that no group_gemm makes is not supported yet",
-    ),
-    "dispatched rows cast": (
-        program(_ROWS + "return combine(cast(xs, f32), weights), combine(group_gemm(xs, w1))", "f32[T, H], bf16[T, I]"),
-        "`cast` on rows that no group_gemm makes is not supported yet",
     ),
     "dispatched rows split": (
         program(
@@ -244,7 +264,7 @@ UNSUPPORTED = {
     ),
     "dispatched rows and a GEMM": (
         program(_ROWS + "a = silu(group_gemm(xs, w1)); y = group_gemm(a, w2) + xs; return combine(y)"),
-        "`+` on rows that no group_gemm makes is not supported yet",
+        "`+` on rows of several stages is not supported yet",
     ),
     "GEMMs of different rows": (
         program(

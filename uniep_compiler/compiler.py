@@ -12,16 +12,18 @@ from uniep_compiler.codegen.emit import Emitted, emit
 from uniep_compiler.codegen.plan_view import PlanView, plan_source, plan_view
 from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.frontend.parse import Program
-from uniep_compiler.ir.ops import Attr, OpGraph
+from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import Role, TaskGraph
-from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
+from uniep_compiler.ir.types import DType, RoutesType
 from uniep_compiler.ir.verify import verify
 from uniep_compiler.passes.check_options import check_options
 from uniep_compiler.passes.check_support import check_support
 from uniep_compiler.passes.choose_options import choose_options, option_spans, token_tiles
 from uniep_compiler.passes.pipeline import State, run_passes
+from uniep_compiler.passes.retype import retype as retype
 from uniep_compiler.passes.settings import Settings
+from uniep_compiler.passes.stages import row_dtype as row_dtype
 from uniep_compiler.passes.target import Target
 from uniep_compiler.source import Source
 
@@ -134,14 +136,6 @@ def token_dim(ops: OpGraph) -> str:
     return routes.tokens.names[0]
 
 
-def row_dtype(ops: OpGraph) -> DType:
-    """The element type of the program's rows: of what its first GEMM reads, or else of the first rows of numbers."""
-    read = (op.operands[0] for op in ops.ops if op.kind == "group_gemm")
-    named = (value.name for value in (*ops.params, *ops.values))
-    kinds = (ops.types[name] for name in (*read, *named))
-    return next((kind.dtype for kind in kinds if isinstance(kind, RowsType) and kind.shape), DType.F32)
-
-
 def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpGraph]:
     """A program and its graph with rows of `dtype`; in another one than its own, without the tiles of its schedules."""
     return (program, ops) if dtype is row_dtype(ops) else (without_tiles(program), retype(ops, dtype))
@@ -150,25 +144,3 @@ def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpG
 def without_tiles(program: Program) -> Program:
     """The program without the tiles of its schedules, which were chosen for its own dtype."""
     return replace(program, schedules=tuple(replace(block, tiles=()) for block in program.schedules))
-
-
-def retype(ops: OpGraph, dtype: DType) -> OpGraph:
-    """The same program in another element type: tokens, rows, weights, and where values are rounded to it."""
-    old = row_dtype(ops)
-    kept = {op.operands[1] for op in ops.ops if op.kind == "combine" and len(op.operands) > 1}
-    kept |= {name for op in ops.ops if op.kind == "to_rows" for name in (op.operands[0], *op.results)}
-
-    def change(kind: Type) -> Type:
-        if isinstance(kind, TensorType | RowsType) and kind.dtype is old:
-            return replace(kind, dtype=dtype)
-        return kind
-
-    def attrs(pairs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
-        return tuple((name, dtype if value is old else value) for name, value in pairs)
-
-    return replace(
-        ops,
-        params=tuple(p if p.name in kept else replace(p, type=change(p.type)) for p in ops.params),
-        values=tuple(replace(value, type=change(value.type)) for value in ops.values),
-        ops=tuple(replace(op, attrs=attrs(op.attrs)) for op in ops.ops),
-    )

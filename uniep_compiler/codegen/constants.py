@@ -33,6 +33,7 @@ OPTION_CONSTANTS: Mapping[str, str] = {
     "GROUP": "M tiles whose tasks share weights in L2",
     "CHUNK": "rows that copies handle at a time",
     "COPY_COLS": "columns that copies handle at a time",
+    "MAP_COLS": "columns that maps handle at a time",
     "LANES": "comm lanes per rank",
     "BLOCK": "tokens of a reduce task",
     "REDUCE_COLS": "columns that a reduce handles at a time",

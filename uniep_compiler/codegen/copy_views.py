@@ -1,13 +1,15 @@
-"""What the templates of families without a GEMM see: sends, relays, pushes, reduces, zeros."""
+"""What the templates of families without a GEMM see: sends, relays, maps, pushes, reduces, zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from uniep_compiler.codegen.places import COPY, REDUCE, TILE_LOOKUPS, Places
-from uniep_compiler.codegen.triton_text import TL_DTYPES
+from uniep_compiler.codegen.names import value_names
+from uniep_compiler.codegen.places import COPY, MAP, REDUCE, TILE_LOOKUPS, Places
+from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
+from uniep_compiler.codegen.view import RowValueView, StoreView
 from uniep_compiler.ir.index import Coord, Expr, Lookup
-from uniep_compiler.ir.tasks import CopyBody, Family, ReduceBody, ZeroBody
+from uniep_compiler.ir.tasks import CopyBody, Family, MapBody, ReduceBody, RowValue, ZeroBody
 
 
 def send_body(family: Family, body: CopyBody, places: Places) -> tuple[dict[str, object], Mapping[Expr, str]]:
@@ -35,6 +37,13 @@ def send_body(family: Family, body: CopyBody, places: Places) -> tuple[dict[str,
         "peer": "turn" if places.local else "(rank + turn) % NUM_RANKS",
         "by_token": by_token,
         "sends_routes": not places.local,
+        "companions": tuple(
+            {
+                "source": places.pointer(companion.source),
+                "target": places.pointer(companion.target, "peer"),
+            }
+            for companion in body.companions
+        ),
         "target_pointer": places.pointer(body.target, "peer"),
         "target_row": places.text(write.row, lookups),
     }
@@ -95,6 +104,48 @@ def zero_body(body: ZeroBody, places: Places) -> dict[str, object]:
         "dtype": TL_DTYPES[places.buffer(body.target).dtype],
         "and_cols": f" & (cols < {cols})" if places.has_tail(COPY, body.cols) else "",
     }
+
+
+def map_body(family: Family, body: MapBody, places: Places) -> dict[str, object]:
+    """The body of a map: rows through an epilogue."""
+    read, names = next(access for access in family.reads if access.buffer == body.source), map_names(body, places)
+    cols = places.dim(places.sizes.cols[body.stores[0].buffer])
+    by_route = any(row_value.by_route for row_value in body.row_values)
+    return {
+        "chunk": "CHUNK",
+        "cols": cols,
+        "piece": places.piece(MAP, body.cols),
+        "gather_lines": origin_lines(places, "rows") if body.gather or by_route else (),
+        "source_pointer": places.pointer(body.source),
+        "source_stride": places.stride(body.source),
+        "source_row": f"({places.text(read.row, TILE_LOOKUPS)})" if body.gather else "rows",
+        "row_values": tuple(row_value_view(found, places, names, "rows") for found in body.row_values),
+        "mask": f"live[:, None]{f' & (cols < {cols})' if places.has_tail(MAP, body.cols) else ''}",
+        "value": names[body.value],
+        "epilogue": tuple(epilogue_lines(body.epilogue, names, {store.value for store in body.stores})),
+        "stores": tuple(
+            StoreView(
+                value=names[store.value],
+                pointer=places.pointer(store.buffer),
+                stride=places.stride(store.buffer),
+                cols_text="cols",
+                dtype=TL_DTYPES[places.buffer(store.buffer).dtype],
+                mask="inside",
+            )
+            for store in body.stores
+        ),
+    }
+
+
+def map_names(body: MapBody, places: Places) -> dict[str, str]:
+    """What a map's function calls the program's values."""
+    return value_names(body, places.names.taken)
+
+
+def row_value_view(found: RowValue, places: Places, names: Mapping[str, str], rows: str) -> RowValueView:
+    """Where a function reads a number for each of `rows`; by route, that has been read before."""
+    at = "route" if found.by_route else rows
+    return RowValueView(name=names[found.value], at=f"{places.pointer(found.buffer)} + {at}")
 
 
 def origin_lines(places: Places, rows: str, mask: str = ", mask=live, other=0") -> tuple[str, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from uniep_compiler.codegen.copy_views import push_body, reduce_body, relay_body, send_body, zero_body
+from uniep_compiler.codegen.copy_views import map_body, push_body, reduce_body, relay_body, send_body, zero_body
 from uniep_compiler.codegen.gemm_views import gemm_body
 from uniep_compiler.codegen.layout import WIDTH
 from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
 from uniep_compiler.codegen.view import FamilyView, PostView, WaitView
 from uniep_compiler.ir.index import Expr, Lookup
-from uniep_compiler.ir.tasks import CopyBody, Family, GemmBody, Post, ReduceBody, Role, Wait, ZeroBody
-from uniep_compiler.passes.build_tasks import NUM_ROWS
+from uniep_compiler.ir.tasks import CopyBody, Family, GemmBody, MapBody, Post, ReduceBody, Role, Wait, ZeroBody
+from uniep_compiler.passes.accesses import NUM_ROWS
 
 
 def family_view(family: Family, places: Places) -> FamilyView:
@@ -43,6 +43,8 @@ def _body(family: Family, places: Places) -> tuple[str, dict[str, object], Mappi
             return "push", push_body(body, places), {}
         case CopyBody() as body:
             return "relay", relay_body(family, body, places), {}
+        case MapBody() as body:
+            return "map", map_body(family, body, places), {}
         case ReduceBody() as body:
             return "reduce", reduce_body(body, places), {}
         case ZeroBody() as body:
@@ -61,6 +63,8 @@ def _doc(family: Family) -> str:
             return f"Sum the routes of a block of tokens, in k order, in fp32: {value}."
         case GemmBody():
             return f"Compute one tile of {value}."
+        case MapBody():
+            return f"Compute the rows of an M tile of {value}."
         case CopyBody():
             return {
                 Role.COMM: f"Send a lane's share of rows to the ranks that compute them: {value}.",
@@ -75,7 +79,7 @@ def _comments(family: Family, places: Places) -> tuple[str, ...]:
     """The lines of the program that the family stands for."""
     source = places.settings.source
     spans = [family.span]
-    if isinstance(family.body, GemmBody):
+    if isinstance(family.body, GemmBody | MapBody):
         spans += [op.span for op in family.body.epilogue]
     if source is None:
         return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from uniep_compiler.codegen.copy_views import origin_lines
+from uniep_compiler.codegen.copy_views import origin_lines, row_value_view
 from uniep_compiler.codegen.names import value_names
 from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
 from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
@@ -90,10 +90,19 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
         "rows_tma_first": "" if places.local else "rank * rows_bound + ",
         "weights_tma": by_tma,
         "accumulators": tuple(_accumulator(acc, family, body, places, names) for acc in body.accumulators),
+        "row_value_lines": _origin_of_row_values(body, places),
+        "row_values": tuple(row_value_view(found, places, names, _REPEATED_ROWS) for found in body.row_values),
         "epilogue": tuple(epilogue_lines(body.epilogue, names, {store.value for store in body.stores})),
         "has_halves": any(store.halved for store in body.stores),
         "stores": tuple(_store(store, body, places, names[store.value]) for store in body.stores),
     }
+
+
+def _origin_of_row_values(body: GemmBody, places: Places) -> tuple[str, ...]:
+    """Lines that read the rows' routes, where the epilogue needs them and the rows did not."""
+    if body.gather or not any(found.by_route for found in body.row_values):
+        return ()
+    return origin_lines(places, _REPEATED_ROWS, mask="")
 
 
 def _store(store: Store, body: GemmBody, places: Places, value: str) -> StoreView:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from uniep_compiler.codegen.loader import template_names, template_text
-from uniep_compiler.ir.tasks import GemmBody, TaskGraph
+from uniep_compiler.ir.tasks import GemmBody, MapBody, TaskGraph
 from uniep_compiler.passes.names import fresh, is_named
 
 LONGEST_LOCAL = 20
@@ -22,7 +22,7 @@ MADE = ("board", "num_tiles", "total_rows", "tokens", "rank")
 TILE_PARTS = ("COLS", "COLUMNS", "DEPTH")
 
 _DECODED = frozenset({"tile", "column", "expert", "first_row", "num_rows", "first_token", "route", "source", "origin"})
-_SUFFIXES = ("_first", "_at", "_tile", "_bias")
+_SUFFIXES = ("_first", "_at", "_tile", "_bias", "_numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +86,27 @@ def prelude_names() -> frozenset[str]:
 
 
 @cache
-def gemm_words() -> frozenset[str]:
-    """Every word that stands in a GEMM's function: a value of such a name would hide something."""
-    texts = [template_text(f"triton/{name}.py.jinja") for name in ("family", "gemm")]
+def words_of(template: str) -> frozenset[str]:
+    """Every word that stands in a function of that template: a value of such a name would hide something."""
+    texts = [template_text(f"triton/{name}.py.jinja") for name in ("family", template)]
     code = [re.sub(r"{{.*?}}|{%.*?%}|{#.*?#}|#.*|\"\"\".*?\"\"\"", " ", text) for text in texts]
     return _DECODED.union(*(re.findall(r"[A-Za-z_]\w*", text) for text in code))
 
 
-def value_names(body: GemmBody, taken: Collection[str]) -> dict[str, str]:
-    """The locals that hold a GEMM's values: the program's names, shortened, and `value_1` for what has none.
+def value_names(body: GemmBody | MapBody, taken: Collection[str]) -> dict[str, str]:
+    """The locals that hold an epilogue's values: the program's names, shortened, and `value_1` for what has none.
 
-    An accumulator's name comes with others, such as `gate_acc_tile` for the tile of its weight, which are free too.
+    The name of what is read or accumulated comes with others, such as `gate_acc_tile` for the tile of its weight, which
+    are free too.
     """
-    used = {*gemm_words(), *taken}
-    accumulators = [acc.value for acc in body.accumulators]
-    made = [*accumulators, *(result for op in body.epilogue for result in op.results)]
+    used = {*words_of("gemm" if isinstance(body, GemmBody) else "map"), *taken}
+    accumulators = [acc.value for acc in body.accumulators] if isinstance(body, GemmBody) else [body.value]
+    read = [*accumulators, *(row_value.value for row_value in body.row_values)]
+    made = [*read, *(result for op in body.epilogue for result in op.results)]
     names: dict[str, str] = {}
     for value in sorted(made, key=is_named, reverse=True):
         wish = value[:LONGEST_LOCAL] if is_named(value) else f"{'acc' if value in accumulators else 'value'}{value}"
-        suffixes = ("", *_SUFFIXES) if value in accumulators else ("",)
+        suffixes = ("", *_SUFFIXES) if value in read else ("",)
         name, number = wish, 1
         while any(name + suffix in used for suffix in suffixes):
             number += 1

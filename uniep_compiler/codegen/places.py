@@ -10,9 +10,9 @@ from uniep_compiler.codegen.sizes import Sizes, dim_expr
 from uniep_compiler.codegen.triton_text import ATOM, expr_text
 from uniep_compiler.ir.index import Binary, BinaryOp, Expr, Int, Sym, cdiv, substitute
 from uniep_compiler.ir.schedule import Schedule
-from uniep_compiler.ir.tasks import Buffer, BufferKind, CopyBody, GemmBody, ReduceBody, TaskGraph
+from uniep_compiler.ir.tasks import Buffer, BufferKind, CopyBody, Family, GemmBody, MapBody, ReduceBody, TaskGraph
 from uniep_compiler.ir.types import Dim
-from uniep_compiler.passes.build_tasks import EXPERT, FIRST_ROW, NUM_ROWS, ROUTE_AT, SOURCE
+from uniep_compiler.passes.accesses import EXPERT, FIRST_ROW, NUM_ROWS, ROUTE_AT, SOURCE
 from uniep_compiler.passes.names import ROW_ROUTE, fresh
 from uniep_compiler.passes.settings import Settings
 
@@ -27,9 +27,9 @@ TILE_LOOKUPS: Mapping[Expr, str] = {
 
 TOKENS = Sym("tokens")
 
-COPY, REDUCE = "COPY_COLS", "REDUCE_COLS"
+COPY, MAP, REDUCE = "COPY_COLS", "MAP_COLS", "REDUCE_COLS"
 
-MOST_COLS: Mapping[str, int] = {COPY: 1024, REDUCE: 256}
+MOST_COLS: Mapping[str, int] = {COPY: 1024, MAP: 256, REDUCE: 256}
 """Columns at a time: a copy's threads have several loads in flight, and so has a reduce, with one for each route."""
 
 
@@ -44,7 +44,7 @@ def piece_names(graph: TaskGraph, taken: Collection[str]) -> dict[tuple[str, int
     for family in graph.families:
         if isinstance(family.body, GemmBody):
             continue
-        kind = REDUCE if isinstance(family.body, ReduceBody) else COPY
+        kind = {ReduceBody: REDUCE, MapBody: MAP}.get(type(family.body), COPY)
         key = (kind, piece_cols(kind, family.body.cols))
         if key not in names:
             names[key] = fresh(kind, (*names.values(), *taken))
@@ -153,7 +153,7 @@ class Places:
 
     def _is_read_as_matrix(self, buffer: Buffer) -> bool:
         readers = [f for f in self.schedule.graph.families if buffer.name in {access.buffer for access in f.reads}]
-        return any(isinstance(family.body, CopyBody | GemmBody) for family in readers)
+        return any(buffer.name in _rows_of(family) for family in readers)
 
     def counter(self, signal: str, index: str, rank: str = "rank") -> str:
         """Address of a counter of a signal."""
@@ -166,6 +166,17 @@ class Places:
         if index != "0":
             parts.append(index)
         return " + ".join(parts)
+
+
+def _rows_of(family: Family) -> tuple[str, ...]:
+    """The buffers whose rows a family reads as such."""
+    match family.body:
+        case GemmBody(rows=rows):
+            return (rows,)
+        case CopyBody(source=source) | MapBody(source=source):
+            return (source,)
+        case _:
+            return ()
 
 
 def _is_by_token(buffer: Buffer) -> bool:

@@ -61,6 +61,14 @@ class AccumulatorView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowValueView:
+    """A number for each row that an epilogue reads, and where."""
+
+    name: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreView:
     """A value that an epilogue stores."""
 

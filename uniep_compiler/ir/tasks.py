@@ -181,6 +181,26 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowValue:
+    """A number for each row, which an epilogue reads from `buffer` under the name `value`.
+
+    `by_route` says that the buffer has one number per route, looked up through `route_at`; otherwise it has one per row.
+    """
+
+    value: str
+    buffer: str
+    by_route: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """Numbers, one per route in `source`, that travel beside the rows to one per row in `target`."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyBody:
     """Rows of `source` go to `target` unchanged. `cols` elements each; `chunk` rows are handled at a time."""
 
@@ -188,6 +208,24 @@ class CopyBody:
     target: str
     cols: int
     chunk: int
+    companions: tuple[Companion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapBody:
+    """Rows of `source` go through an epilogue, under the name `value`; `chunk` rows of `cols` elements at a time.
+
+    `gather` says that `source` holds one row per token and is read through `route_at` (and `source`).
+    """
+
+    source: str
+    value: str
+    cols: int
+    chunk: int
+    epilogue: tuple[Op, ...]
+    stores: tuple[Store, ...]
+    row_values: tuple[RowValue, ...] = ()
+    gather: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +244,7 @@ class GemmBody:
     stores: tuple[Store, ...]
     tile: Tile
     gather: bool = False
+    row_values: tuple[RowValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +273,7 @@ class ZeroBody:
     chunk: int
 
 
-Body = CopyBody | GemmBody | ReduceBody | ZeroBody
+Body = CopyBody | MapBody | GemmBody | ReduceBody | ZeroBody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv
 from uniep_compiler.ir.tasks import (
+    CopyBody,
     Family,
     GemmBody,
     Post,
@@ -30,8 +31,7 @@ from uniep_compiler.ir.tasks import (
     Wait,
     ZeroBody,
 )
-from uniep_compiler.passes.build_tasks import ROUTE_AT, ROWS_OF_TILE, SOURCE, TILE
-from uniep_compiler.passes.names import ROW_ROUTE
+from uniep_compiler.passes.accesses import ROUTE_AT, ROWS_OF_TILE, SOURCE, TILE
 from uniep_compiler.passes.settings import Settings
 
 
@@ -52,14 +52,17 @@ def assign_signals(graph: TaskGraph, settings: Settings) -> TaskGraph:
 
 
 def _carried(writer: Family) -> Iterable[str]:
-    """The buffers that get a signal of their own. `row_route` travels with the rows, under their signal.
+    """The buffers that get a signal of their own. What travels beside rows does so under their signal.
 
     Zeros stand after the last valid row, where no task reads.
     """
-    if isinstance(writer.body, ZeroBody):
-        return ()
-    seen = dict.fromkeys(access.buffer for access in writer.writes)
-    return [buffer for buffer in seen if buffer != ROW_ROUTE]
+    match writer.body:
+        case ZeroBody():
+            return ()
+        case CopyBody(target=target):
+            return (target,)
+        case _:
+            return dict.fromkeys(access.buffer for access in writer.writes)
 
 
 def _readers_by_signal(writer: Family, buffer: str, families: Iterable[Family]) -> dict[str, list[Family]]:

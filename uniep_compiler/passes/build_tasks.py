@@ -13,39 +13,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from uniep_compiler.diagnostics import InternalError
-from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv, equal, less, minimum
+from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv, less, minimum
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.tasks import (
     Access,
     Buffer,
     BufferKind,
+    Companion,
     CopyBody,
     Family,
     GemmBody,
+    MapBody,
     Range,
     ReduceBody,
     Role,
-    Store,
+    RowValue,
     TaskGraph,
     ZeroBody,
 )
 from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.options import Relay
+from uniep_compiler.passes.accesses import (
+    EXPERT,
+    ROUTE_AT,
+    ROWS_OF_TILE,
+    SOURCE,
+    TILES,
+    row_value_access,
+    send_access,
+    stored_access,
+    tile_access,
+)
 from uniep_compiler.passes.check_support import check_support, combined_value
 from uniep_compiler.passes.names import ROW_ROUTE, buffer_names, fresh, name_buffers
 from uniep_compiler.passes.settings import Settings, tile_rows
-from uniep_compiler.passes.stages import Stage, build_stages, value_dtype
+from uniep_compiler.passes.stages import MapStage, Stage, build_maps, build_stages, row_dtype, value_dtype
 from uniep_compiler.passes.tiles import Shape, stage_tile
-
-TILE = Coord("tile")
-FIRST_ROW = Lookup("tile_row", (TILE,))
-NUM_ROWS = Lookup("tile_rows", (TILE,))
-EXPERT = Lookup("tile_expert", (TILE,))
-ROW = FIRST_ROW + Coord("i")
-ROUTE_AT = Lookup("route_at", (ROW,))
-SOURCE = Lookup("source", (ROW,))
-ROWS_OF_TILE = Range(coord="i", extent=NUM_ROWS)
-TILES = Range(coord="tile", extent=Sym("num_tiles"))
 
 
 def build_tasks(graph: OpGraph, settings: Settings) -> TaskGraph:
@@ -63,6 +66,7 @@ class _Builder:
         self.settings = settings
         self.tiles = tiles
         self.stages = {stage.gemm.results[0]: stage for stage in build_stages(graph, settings.dims)}
+        self.maps = {stage.last: stage for stage in build_maps(graph)}
         self.buffers: list[Buffer] = []
         self.returned: dict[str, str] = {}
         self.families: list[Family] = []
@@ -101,6 +105,8 @@ class _Builder:
                 self._lower_stage(self.stages[op.results[0]])
             case "combine":
                 self._lower_combine(op)
+            case _ if op.results[0] in self.maps:
+                self._lower_map(self.maps[op.results[0]])
             case _:
                 pass  # routes are the plan's; elementwise ops and further GEMMs live in their stage
 
@@ -153,23 +159,82 @@ class _Builder:
         item = Lookup("send_item", (Coord("peer"), Coord("item")))
         row, settings = Lookup("row_of", (item,)), self.settings
         writes = [send_access(settings, target, row, cols, to_peer=True)]
+        reads = [send_access(settings, source, item // self.topk, cols)]
+        companions = () if settings.local else self._companions()
         if not settings.local:
             self.buffers.append(_row_routes(BufferKind.SYMMETRIC))
             writes.append(send_access(settings, ROW_ROUTE, row, Int(1), to_peer=True))
+        for companion in companions:
+            self.buffers.append(_row_numbers(companion.target))
+            reads.append(send_access(settings, companion.source, item // self.topk, Int(self.topk)))
+            writes.append(send_access(settings, companion.target, row, Int(1), to_peer=True))
         self.families.append(
             Family(
                 name=f"send_{target}",
                 role=Role.COMM,
                 value=target,
                 domain=(Range(coord="lane", extent=Int(settings.lanes)),),
-                body=CopyBody(source=source, target=target, cols=_int(cols), chunk=settings.options.chunk),
-                reads=(send_access(settings, source, item // self.topk, cols),),
+                body=CopyBody(
+                    source=source,
+                    target=target,
+                    cols=_int(cols),
+                    chunk=settings.options.chunk,
+                    companions=companions,
+                ),
+                reads=tuple(reads),
                 writes=tuple(writes),
                 stepwise=True,
                 span=op.span,
             )
         )
         self._pad_if_result(target)
+
+    def _companions(self) -> tuple[Companion, ...]:
+        """Numbers per route that travel beside the rows: what `to_rows` takes, under the name of what it gives."""
+        moved = [op for op in self.graph.ops if op.kind == "to_rows"]
+        return tuple(Companion(source=op.operands[0], target=op.results[0]) for op in moved)
+
+    def _row_values(self, names: tuple[str, ...]) -> tuple[RowValue, ...]:
+        """Where an epilogue reads its numbers per row. One rank looks them up where they are, by route."""
+        makers = {op.results[0]: op.operands[0] for op in self.graph.ops if op.kind == "to_rows"}
+        return tuple(
+            RowValue(value=name, buffer=makers[name], by_route=True)
+            if self.settings.local and name in makers
+            else RowValue(value=name, buffer=name)
+            for name in names
+        )
+
+    def _lower_map(self, stage: MapStage) -> None:
+        """Elementwise work on rows that no GEMM has made: a family of its own."""
+        buffers = tuple(dict.fromkeys(store.buffer for store in stage.stores))
+        for name in buffers:
+            self._add_rows(name)
+        cols, row_values = self._buffer(stage.rows).cols, self._row_values(stage.row_numbers)
+        self.families.append(
+            Family(
+                name=f"map_{buffers[-1]}",
+                role=Role.RELAY,
+                value=buffers[-1],
+                domain=(TILES,),
+                body=MapBody(
+                    source=stage.rows,
+                    value=stage.rows,
+                    cols=_int(cols),
+                    chunk=self.settings.options.chunk,
+                    epilogue=stage.epilogue,
+                    stores=stage.stores,
+                    row_values=row_values,
+                ),
+                reads=(
+                    tile_access(stage.rows, cols),
+                    *(row_value_access(found, self.topk) for found in row_values),
+                ),
+                writes=tuple(tile_access(name, cols) for name in buffers),
+                span=stage.span,
+            )
+        )
+        for name in buffers:
+            self._pad_if_result(name)
 
     def _lower_stage(self, stage: Stage) -> None:
         tile = stage_tile(stage, self.tiles, self.settings.target, self.dtype)
@@ -180,7 +245,7 @@ class _Builder:
         buffers = tuple(dict.fromkeys(store.buffer for store in stage.stores))
         for name in buffers:
             self._add_rows(name)
-        name = buffers[-1]
+        name, row_values = buffers[-1], self._row_values(stage.row_numbers)
         self.families.append(
             Family(
                 name=f"gemm_{name}",
@@ -196,15 +261,17 @@ class _Builder:
                     epilogue=stage.epilogue,
                     stores=stage.stores,
                     tile=tile,
+                    row_values=row_values,
                 ),
                 reads=(
-                    Access(buffer=stage.rows, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=Int(stage.depth)),
+                    tile_access(stage.rows, Int(stage.depth)),
                     *(
                         self._weight_access(stage, acc.weight, acc.first + first_col, num_cols)
                         for acc in stage.accumulators
                     ),
+                    *(row_value_access(found, self.topk) for found in row_values),
                 ),
-                writes=tuple(_stored(store, per_accumulator, stage.num_cols) for store in stage.stores),
+                writes=tuple(stored_access(store, per_accumulator, stage.num_cols) for store in stage.stores),
                 group=self.settings.options.group,
                 span=stage.span,
             )
@@ -304,12 +371,8 @@ class _Builder:
         )
 
 
-def _stored(store: Store, per_accumulator: int, num_cols: int) -> Access:
-    """What a tile writes of a value: its columns, or half as many."""
-    share = 2 if store.halved else 1
-    first = Coord("column") * (per_accumulator // share)
-    count = minimum(Int(per_accumulator // share), Int(num_cols // share) - first)
-    return Access(buffer=store.buffer, row=FIRST_ROW, num_rows=NUM_ROWS, col=store.first + first, num_cols=count)
+def _row_numbers(name: str) -> Buffer:
+    return Buffer(name=name, dtype=DType.F32, rows=Sym("rows_bound"), cols=Int(1), kind=BufferKind.SYMMETRIC)
 
 
 def _row_routes(kind: BufferKind) -> Buffer:
@@ -323,50 +386,6 @@ def _int(expr: Expr) -> int:
     raise TypeError(f"not a constant: {expr}")
 
 
-def row_dtype(graph: OpGraph) -> DType:
-    """Element type of the rows that GEMMs read: it decides the tile's shape."""
-    for op in graph.ops:
-        if op.kind == "group_gemm":
-            return value_dtype(graph, op.operands[0])
-    return DType.F32
-
-
-def send_access(
-    settings: Settings,
-    buffer: str,
-    row: Expr,
-    cols: Expr,
-    *,
-    to_peer: bool = False,
-    when: Expr | None = None,
-    topk: int = 0,
-) -> Access:
-    """What a lane touches for each of its sends: one row, of its own memory or of the peer's.
-
-    Chunks of sends are dealt to lanes in turn. With `topk`, the row is touched once for each `k` for which `when`
-    holds.
-    """
-    mine = equal((Coord("item") // settings.options.chunk) % settings.lanes, Coord("lane"))
-    over = send_ranges(settings.ranks)
-    return Access(
-        buffer=buffer,
-        rank=Coord("peer") if to_peer else None,
-        row=row,
-        num_rows=Int(1),
-        num_cols=cols,
-        over=(*over, Range(coord="k", extent=Int(topk))) if topk else over,
-        when=mine if when is None else mine * when,
-    )
-
-
-def send_ranges(num_ranks: int) -> tuple[Range, ...]:
-    """What lanes walk: every send to every peer."""
-    return (
-        Range(coord="peer", extent=Int(num_ranks)),
-        Range(coord="item", extent=Lookup("send_count", (Coord("peer"),))),
-    )
-
-
 def _push(op: Op, rows: str, returned: str, cols: Expr, chunk: int) -> Family:
     return Family(
         name=f"push_{rows}",
@@ -375,8 +394,8 @@ def _push(op: Op, rows: str, returned: str, cols: Expr, chunk: int) -> Family:
         domain=(TILES,),
         body=CopyBody(source=rows, target=returned, cols=_int(cols), chunk=chunk),
         reads=(
-            Access(buffer=rows, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=cols),
-            Access(buffer=ROW_ROUTE, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=Int(1)),
+            tile_access(rows, cols),
+            tile_access(ROW_ROUTE, Int(1)),
         ),
         writes=(
             Access(buffer=returned, rank=SOURCE, row=ROUTE_AT, num_rows=Int(1), num_cols=cols, over=(ROWS_OF_TILE,)),

@@ -9,9 +9,8 @@ from uniep_compiler.frontend.check import tiled_values
 from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.tasks import Tile
 from uniep_compiler.options import Relay, Send
-from uniep_compiler.passes.build_tasks import row_dtype
 from uniep_compiler.passes.settings import Settings, tile_rows
-from uniep_compiler.passes.stages import build_stages
+from uniep_compiler.passes.stages import build_stages, row_dtype
 from uniep_compiler.passes.tiles import stage_tile, too_large
 
 SMALLEST_SIDE = 16

@@ -32,8 +32,18 @@ def every_op_has_a_lowering(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
     for op in ops.ops:
         if op.kind == "counts":
             yield _unsupported("`counts`", op.span, "return the routes: in Python, their `expert_rows` are the counts")
-        elif op.kind == "to_rows":
-            yield _unsupported("`to_rows`", op.span, "give the router's weights to `combine`")
+
+
+def numbers_per_row_are_read_by_elementwise_ops(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """A number per row meets rows in an elementwise op, and is nothing by itself."""
+    sends = any(op.kind == "dispatch" for op in ops.ops)
+    for op in ops.ops:
+        if op.kind == "to_rows" and op.results[0] in ops.results:
+            yield _unsupported("returning what `to_rows` gives", op.span, "index with `routes.row_of` in Python")
+        elif op.kind == "to_rows" and not sends and not settings.local:
+            yield _unsupported(
+                "`to_rows` without `dispatch` under a group", op.span, "multiply in the layer that dispatches"
+            )
 
 
 def there_is_one_routing(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
@@ -102,10 +112,10 @@ def returned_rows_are_relayed_in_a_group(ops: OpGraph, settings: Settings) -> It
             yield _unsupported("returning rows that were sent with `relay = off`", op.span, help_)
 
 
-def elementwise_ops_follow_a_gemm(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
-    """Elementwise ops on rows are part of the epilogue of one stage."""
+def elementwise_ops_have_a_stage(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
+    """Elementwise ops are part of one stage: of the epilogue of GEMMs of the same rows, or of a map of rows."""
     for found in stages_of_values(ops)[1]:
-        help_ = "apply it to results of group_gemms of the same rows and of one width"
+        help_ = "apply it to results of group_gemms of the same rows and of one width, or to other rows alone"
         yield _unsupported(f"{_shown(found.op)} on {found.why}", found.op.span, help_)
 
 
@@ -122,7 +132,7 @@ def splits_that_meet_are_alike(ops: OpGraph, _: Settings) -> Iterable[Diagnostic
 
 def tiles_hold_their_accumulators(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
     """The GEMMs of a stage share a tile."""
-    if any(True for _ in elementwise_ops_follow_a_gemm(ops, settings)):
+    if any(True for _ in elementwise_ops_have_a_stage(ops, settings)):
         return
     for stage in build_stages(ops, settings.dims):
         if len(stage.accumulators) > MOST_ACCUMULATORS:
@@ -132,13 +142,14 @@ def tiles_hold_their_accumulators(ops: OpGraph, settings: Settings) -> Iterable[
 
 RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
     every_op_has_a_lowering,
+    numbers_per_row_are_read_by_elementwise_ops,
     there_is_one_routing,
     tokens_are_taken_as_they_are,
     sums_are_returned,
     results_are_computed,
     one_tensor_is_dispatched_in_a_group,
     returned_rows_are_relayed_in_a_group,
-    elementwise_ops_follow_a_gemm,
+    elementwise_ops_have_a_stage,
     splits_that_meet_are_alike,
     tiles_hold_their_accumulators,
 )

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, equal
-from uniep_compiler.ir.tasks import Access, Buffer, BufferKind, CopyBody, Family, GemmBody, Role, TaskGraph
+from uniep_compiler.ir.tasks import Access, Buffer, BufferKind, CopyBody, Family, GemmBody, MapBody, Role, TaskGraph
 from uniep_compiler.options import Relay
-from uniep_compiler.passes.build_tasks import (
+from uniep_compiler.passes.accesses import (
     FIRST_ROW,
     NUM_ROWS,
     ROUTE_AT,
@@ -33,14 +33,17 @@ def insert_relays(graph: TaskGraph, settings: Settings) -> TaskGraph:
         if send.role is not Role.COMM or not isinstance(send.body, CopyBody):
             continue
         readers = [f for f in graph.families if send.body.target in {access.buffer for access in f.reads}]
-        only_gemms = all(isinstance(reader.body, GemmBody) for reader in readers)
+        by_tile = all(isinstance(reader.body, GemmBody | MapBody) for reader in readers)
         # What lanes deliver in place is ready by M tile: on one rank, a reduce that looks rows up needs a relay.
-        if settings.relay is not Relay.OFF or (settings.local and not only_gemms):
-            graph = _insert_relay(graph, send, settings, only_gemms)
+        if settings.relay is not Relay.OFF or (settings.local and not by_tile):
+            # A map copies anyway, so it collects its rows itself; a GEMM does if the schedule says so.
+            only_maps = all(isinstance(reader.body, MapBody) for reader in readers)
+            gathers = by_tile and (only_maps or settings.relay is Relay.GATHER)
+            graph = _insert_relay(graph, send, settings, gathers)
     return graph
 
 
-def _insert_relay(graph: TaskGraph, send: Family, settings: Settings, only_gemms: bool) -> TaskGraph:
+def _insert_relay(graph: TaskGraph, send: Family, settings: Settings, gathers: bool) -> TaskGraph:
     if not isinstance(send.body, CopyBody):
         raise TypeError(f"{send.name} copies nothing")
     rows = graph.buffer(send.body.target)
@@ -60,8 +63,8 @@ def _insert_relay(graph: TaskGraph, send: Family, settings: Settings, only_gemms
         sends = (_send_tokens(send, arrived, graph.topk, settings),)
         buffers = (*graph.buffers, arrived)
     reads = _relay_reads(place, row, rows.cols, settings)
-    # A program's own result has to exist as rows, and only GEMMs gather.
-    if settings.relay is Relay.GATHER and only_gemms and rows.kind is not BufferKind.OUTPUT:
+    # A program's own result has to exist as rows.
+    if gathers and rows.kind is not BufferKind.OUTPUT:
         families = tuple(_gather(f, rows.name, place, reads) for f in graph.families if f is not send)
         buffers = tuple(buffer for buffer in buffers if buffer.name != rows.name)
         return replace(graph, buffers=buffers, families=(*sends, *families))
@@ -94,20 +97,29 @@ def _send_tokens(send: Family, arrived: Buffer, topk: int, settings: Settings) -
     wanted = equal(Lookup("dest", (route,)), Coord("peer"))
     if not isinstance(send.body, CopyBody):
         raise TypeError(f"{send.name} copies nothing")
+    beside = (ROW_ROUTE, *(companion.target for companion in send.body.companions))
+    row = Lookup("row_of", (route,))
     return replace(
         send,
         body=replace(send.body, target=arrived.name),
-        reads=(send_access(settings, send.body.source, token, arrived.cols),),
+        reads=(
+            send_access(settings, send.body.source, token, arrived.cols),
+            *(send_access(settings, found.source, token, Int(topk)) for found in send.body.companions),
+        ),
         writes=(
             send_access(settings, arrived.name, Sym("rank") * Sym("tokens_bound") + token, arrived.cols, to_peer=True),
-            send_access(settings, ROW_ROUTE, Lookup("row_of", (route,)), Int(1), to_peer=True, when=wanted, topk=topk),
+            *(send_access(settings, name, row, Int(1), to_peer=True, when=wanted, topk=topk) for name in beside),
         ),
     )
 
 
 def _gather(family: Family, rows: str, place: str, reads: tuple[Access, ...]) -> Family:
     """The family, reading through the plan what it read from `rows`."""
-    if not isinstance(family.body, GemmBody) or family.body.rows != rows:
-        return family
     kept = tuple(access for access in family.reads if access.buffer != rows)
-    return replace(family, body=replace(family.body, rows=place, gather=True), reads=(*reads, *kept))
+    match family.body:
+        case GemmBody(rows=read) as body if read == rows:
+            return replace(family, body=replace(body, rows=place, gather=True), reads=(*reads, *kept))
+        case MapBody(source=read) as map_body if read == rows:
+            return replace(family, body=replace(map_body, source=place, gather=True), reads=(*reads, *kept))
+        case _:
+            return family

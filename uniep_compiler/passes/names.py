@@ -49,6 +49,7 @@ def buffer_names(graph: OpGraph) -> Mapping[str, str]:
     """For each value of a program, its name in the task graph and in kernels."""
     values = [value.name for value in (*graph.params, *graph.values)]
     in_memory = {op.operands[0] for op in graph.ops if op.kind in ("group_gemm", "combine")}
+    in_memory |= {op.results[0] for op in graph.ops if op.kind in ("dispatch", "to_rows")}
     names: dict[str, str] = {}
     taken = set(RESERVED)
     for value in (*filter(is_named, values), *(value for value in values if not is_named(value))):

@@ -34,8 +34,9 @@ ELEMENTWISE = frozenset(
 class Stage:
     """Grouped GEMMs of the same rows and what follows them in registers.
 
-    `stores` are the values that leave the stage; `num_cols` is the number of columns of an accumulator. `values` are
-    all values of the program that the stage makes.
+    `row_numbers` are the values with one number per row that the epilogue reads. `stores` are the values that leave the
+    stage; `num_cols` is the number of columns of an accumulator. `values` are all values of the program that the stage
+    makes.
     """
 
     gemm: Op
@@ -45,6 +46,7 @@ class Stage:
     layout: str
     accumulators: tuple[Accumulator, ...]
     epilogue: tuple[Op, ...]
+    row_numbers: tuple[str, ...]
     stores: tuple[Store, ...]
     values: frozenset[str]
     span: Span
@@ -59,7 +61,11 @@ class Misplaced:
 
 
 def stages_of_values(graph: OpGraph) -> tuple[dict[str, str], tuple[Misplaced, ...]]:
-    """For every value that an epilogue makes, the first GEMM (by its result) of its stage; and ops that have none."""
+    """For every value that a stage makes, what that starts with; and the ops that no stage can hold.
+
+    A stage of GEMMs starts with the result of its first GEMM, and a map with the rows that it reads from memory, which
+    it does not make itself.
+    """
     stage: dict[str, str] = {}
     misplaced: list[Misplaced] = []
     doubtful: set[str] = set()  # made of what has been reported already
@@ -67,31 +73,44 @@ def stages_of_values(graph: OpGraph) -> tuple[dict[str, str], tuple[Misplaced, .
         if op.kind == "group_gemm":
             stage[op.results[0]] = op.results[0]
         elif op.kind in ELEMENTWISE or op.kind == "split":
-            rows = [name for name in op.operands if isinstance(graph.types[name], RowsType)]
-            why = _why_not(graph, op, [stage.get(name) for name in rows])
-            if doubtful.intersection(rows) or why:
-                misplaced += [] if doubtful.intersection(rows) else [Misplaced(op=op, why=why)]
+            rows = [name for name in op.operands if is_matrix(graph, name)]
+            firsts = sorted({stage.get(name, name) for name in rows}, key=[*graph.types].index)
+            why = _why_not(graph, op, firsts)
+            if doubtful.intersection(op.operands) or why:
+                misplaced += [] if doubtful.intersection(op.operands) else [Misplaced(op=op, why=why)]
                 doubtful.update(op.results)
-                continue
-            if not rows:
-                continue
-            joined = sorted({stage[name] for name in rows}, key=[*graph.types].index)
-            stage = {name: joined[0] if first in joined else first for name, first in stage.items()}
-            stage.update(dict.fromkeys(op.results, joined[0]))
+            elif rows:
+                stage = {name: firsts[0] if first in firsts else first for name, first in stage.items()}
+                stage.update(dict.fromkeys(op.results, firsts[0]))
     return stage, tuple(misplaced)
 
 
-def _why_not(graph: OpGraph, op: Op, stages: list[str | None]) -> str:
+def _why_not(graph: OpGraph, op: Op, firsts: list[str]) -> str:
     """Why the op cannot be part of a stage; empty if it can."""
-    if any(stage is None for stage in stages):
-        return "rows that no group_gemm makes"
-    gemms = [gemm for gemm in map(graph.producer, dict.fromkeys(filter(None, stages))) if gemm is not None]
+    if not firsts:
+        return "numbers per row alone" if any(is_row_number(graph, name) for name in op.operands) else ""
+    makers = [graph.producer(first) for first in firsts]
+    gemms = [maker for maker in makers if maker is not None and maker.kind == "group_gemm"]
+    if len(gemms) < len(firsts):
+        return "rows that no group_gemm makes" if op.kind == "split" else "rows of several stages" if firsts[1:] else ""
     shapes = {(gemm.operands[0], gemm.attr("layout"), _width(graph, gemm.results[0])) for gemm in gemms}
     if len(shapes) > 1:
         return "results of group_gemms of other rows, or of other widths"
-    if op.kind == "split" and any(_width(graph, op.operands[0]) != _width(graph, gemm.results[0]) for gemm in gemms):
+    if op.kind == "split" and _width(graph, op.operands[0]) != _width(graph, firsts[0]):
         return "a half of a split"
     return ""
+
+
+def is_matrix(graph: OpGraph, name: str) -> bool:
+    """Whether a value is rows of numbers."""
+    kind = graph.types[name]
+    return isinstance(kind, RowsType) and bool(kind.shape)
+
+
+def is_row_number(graph: OpGraph, name: str) -> bool:
+    """Whether a value is one number per row."""
+    kind = graph.types[name]
+    return isinstance(kind, RowsType) and not kind.shape
 
 
 def _width(graph: OpGraph, name: str) -> Dim:
@@ -101,10 +120,56 @@ def _width(graph: OpGraph, name: str) -> Dim:
     return kind.shape[0]
 
 
-def build_stages(graph: OpGraph, dims: Mapping[str, int]) -> tuple[Stage, ...]:
-    """The stages of `graph`, which `check_support` has accepted, in the order of their first GEMMs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapStage:
+    """Elementwise ops on rows in memory: dispatched ones, or a parameter.
+
+    `last` is the last value that they make, `stores` are the values that leave the stage.
+    """
+
+    rows: str
+    last: str
+    epilogue: tuple[Op, ...]
+    row_numbers: tuple[str, ...]
+    stores: tuple[Store, ...]
+    span: Span
+
+
+def build_maps(graph: OpGraph) -> tuple[MapStage, ...]:
+    """The maps of `graph`, which `check_support` has accepted, in the order of their first ops."""
     stage, _ = stages_of_values(graph)
-    return tuple(_build_stage(graph, first, stage, dims) for first in dict.fromkeys(stage.values()))
+    return tuple(
+        _build_map(graph, first, stage) for first in dict.fromkeys(stage.values()) if not _is_gemm(graph, first)
+    )
+
+
+def _build_map(graph: OpGraph, first: str, stage: Mapping[str, str]) -> MapStage:
+    members = [op for op in graph.ops if any(stage.get(name) == first for name in op.results)]
+    return MapStage(
+        rows=first,
+        last=members[-1].results[0],
+        epilogue=(*_constants(graph, tuple(members)), *members),
+        row_numbers=_row_numbers(graph, members),
+        stores=tuple(Store(value=name, buffer=name) for name in _leaving_values(graph, members)),
+        span=members[0].span,
+    )
+
+
+def _is_gemm(graph: OpGraph, first: str) -> bool:
+    maker = graph.producer(first)
+    return maker is not None and maker.kind == "group_gemm"
+
+
+def _row_numbers(graph: OpGraph, members: Iterable[Op]) -> tuple[str, ...]:
+    """The values with one number per row that ops read."""
+    return tuple(dict.fromkeys(name for op in members for name in op.operands if is_row_number(graph, name)))
+
+
+def build_stages(graph: OpGraph, dims: Mapping[str, int]) -> tuple[Stage, ...]:
+    """The stages of `graph` with GEMMs, which `check_support` has accepted, in the order of their first GEMMs."""
+    stage, _ = stages_of_values(graph)
+    firsts = [first for first in dict.fromkeys(stage.values()) if _is_gemm(graph, first)]
+    return tuple(_build_stage(graph, first, stage, dims) for first in firsts)
 
 
 def _build_stage(graph: OpGraph, first: str, stage: Mapping[str, str], dims: Mapping[str, int]) -> Stage:
@@ -127,6 +192,7 @@ def _build_stage(graph: OpGraph, first: str, stage: Mapping[str, str], dims: Map
         layout=str(gemm.attr("layout")),
         accumulators=accumulators,
         epilogue=(*_constants(graph, epilogue), *epilogue),
+        row_numbers=_row_numbers(graph, members),
         stores=tuple(
             Store(value=part, buffer=name, first=number * half, halved=_is_halved(graph, name, width, parts.count))
             for name in _leaving_values(graph, members)
@@ -230,3 +296,14 @@ def value_dtype(graph: OpGraph, name: str) -> DType:
     if isinstance(kind, RowsType | TensorType):
         return kind.dtype
     raise TypeError(f"{name} has no element type")
+
+
+def row_dtype(graph: OpGraph) -> DType:
+    """The element type of the program's rows: of what its first GEMM reads, or else of the first rows of numbers.
+
+    It decides the tile's shape.
+    """
+    read = (op.operands[0] for op in graph.ops if op.kind == "group_gemm")
+    named = (value.name for value in (*graph.params, *graph.values))
+    kinds = (graph.types[name] for name in (*read, *named))
+    return next((kind.dtype for kind in kinds if isinstance(kind, RowsType) and kind.shape), DType.F32)

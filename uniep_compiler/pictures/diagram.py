@@ -17,6 +17,7 @@ from uniep_compiler.ir.tasks import (
     CopyBody,
     Family,
     GemmBody,
+    MapBody,
     ReduceBody,
     Signal,
     TaskGraph,
@@ -218,7 +219,7 @@ def body_text(family: Family) -> str:
     match family.body:
         case GemmBody(tile=tile, gather=gather):
             return f"tile {tile.rows}×{tile.cols}×{tile.depth}{', gathers rows' if gather else ''}"
-        case CopyBody(cols=cols, chunk=chunk):
+        case CopyBody(cols=cols, chunk=chunk) | MapBody(cols=cols, chunk=chunk):
             return f"rows of {cols}, {chunk} at a time"
         case ReduceBody(topk=topk, block=block):
             return f"{topk} routes of each of {block} tokens"

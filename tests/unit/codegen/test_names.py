@@ -6,7 +6,7 @@ from tests.modules import LAYER, emitted, finished, lowered
 from tests.programs import NASTY, SUPPORTED
 from uniep_compiler.codegen.constants import FIXED_NAMES
 from uniep_compiler.codegen.kernel_view import FIXED_ARGUMENTS
-from uniep_compiler.codegen.names import gemm_words, module_names, prelude_names, value_names
+from uniep_compiler.codegen.names import module_names, prelude_names, value_names, words_of
 from uniep_compiler.codegen.sizes import dim_expr, find_sizes
 from uniep_compiler.codegen.triton_text import expr_text
 from uniep_compiler.ir.types import Dim
@@ -20,8 +20,8 @@ def test_the_prelude_has_no_name_that_a_family_could_have():
 
 
 def test_words_of_a_gemm_are_those_of_its_templates():
-    assert {"rows", "cols", "live", "k", "tl", "minimum", "alive", "out_at", "first_row"} <= gemm_words()
-    assert not {"gate", "bm", "accumulators", "endfor", "Columns"} & gemm_words()
+    assert {"rows", "cols", "live", "k", "tl", "minimum", "alive", "out_at", "first_row"} <= words_of("gemm")
+    assert not {"gate", "bm", "accumulators", "endfor", "Columns"} & words_of("gemm")
 
 
 def test_arguments_of_kernels_cannot_be_those_of_a_buffer():
@@ -48,9 +48,10 @@ def test_names_of_values_hide_nothing(text):
         if family.name.startswith("gemm_"):
             names = value_names(family.body, {"taken"})
             assert len(set(names.values())) == len(names)
-            assert not {*gemm_words(), "taken"} & set(names.values())
+            assert not {*words_of("gemm"), "taken"} & set(names.values())
             made = {acc.value for acc in family.body.accumulators}
             made |= {result for op in family.body.epilogue for result in op.results}
+            made |= {found.value for found in family.body.row_values}
             assert set(names) == made
 
 

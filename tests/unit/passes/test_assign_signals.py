@@ -6,7 +6,7 @@ from tests.modules import LAYER, after
 from tests.programs import SUPPORTED
 from uniep_compiler.ir.index import Int, Lookup, Sym
 from uniep_compiler.ir.tasks import Proxy, Scope
-from uniep_compiler.passes.build_tasks import TILE
+from uniep_compiler.passes.accesses import TILE
 
 WIDE = (("H", 64), ("I", 512), ("E", 8), ("K", 2))
 

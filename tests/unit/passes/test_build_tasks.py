@@ -5,7 +5,7 @@ import pytest
 from tests.modules import LAYER, after
 from tests.programs import NASTY, ONE_RANK_ONLY, SUPPORTED
 from uniep_compiler.ir.index import Int, Sym
-from uniep_compiler.ir.tasks import BufferKind, GemmBody, ReduceBody, Role, ZeroBody
+from uniep_compiler.ir.tasks import BufferKind, GemmBody, MapBody, ReduceBody, Role, ZeroBody
 from uniep_compiler.passes.names import ROW_ROUTE
 
 DIMS = (("H", 20), ("I", 12), ("E", 4), ("K", 2))
@@ -89,6 +89,27 @@ def test_rows_that_are_combined_twice_are_pushed_once():
     assert [(body.rows, body.weights) for body in reduces] == [("y_returned", "weights"), ("y_returned", "gates")]
 
 
+def test_work_on_dispatched_rows_is_a_family_of_its_own():
+    graph = build(SUPPORTED["work on dispatched rows"], ranks=2)
+    assert families(graph)[:3] == ["send_xs", "map_q", "gemm_a"]
+    body = graph.family("map_q").body
+    assert isinstance(body, MapBody)
+    assert [(store.value, store.buffer) for store in body.stores] == [("f", "f"), ("q", "q")]
+    assert [op.kind for op in body.epilogue if op.kind != "const"] == ["relu", "mul", "sub", "round", "square"]
+
+
+def test_router_weights_travel_beside_the_rows_of_a_group():
+    text = SUPPORTED["router weights on the activation"]
+    graph = build(text, ranks=2)
+    (companion,) = graph.family("send_rows_2" if "send_rows_2" in families(graph) else "send_xs").body.companions
+    assert companion.source == "weights"
+    assert graph.buffer(companion.target).kind is BufferKind.SYMMETRIC
+    (found,) = graph.family("gemm_a").body.row_values
+    assert (found.buffer, found.by_route) == (companion.target, False)
+    (found,) = build(text).family("gemm_a").body.row_values
+    assert (found.buffer, found.by_route) == ("weights", True)
+
+
 def test_parameters_that_nothing_reads_have_no_buffer():
     assert set(buffers(build(SUPPORTED["an unused parameter"]))) >= {"x", "w1"}
     assert not {"_odd", "_none"} & set(buffers(build(SUPPORTED["an unused parameter"])))
@@ -129,4 +150,4 @@ def test_what_is_read_is_a_buffer_and_is_written_before(name):
         assert outputs <= made
         gemms = [family for family in graph.families if isinstance(family.body, GemmBody)]
         assert all(family.body.stores for family in gemms)
-        assert all(family.role is not Role.RELAY for family in graph.families)
+        assert all(family.role is not Role.RELAY or family.name.startswith("map_") for family in graph.families)

@@ -6,7 +6,7 @@ from tests.modules import LAYER, after
 from tests.programs import SUPPORTED
 from uniep_compiler.ir.index import Coord, Int, Sym
 from uniep_compiler.ir.tasks import BufferKind, Role
-from uniep_compiler.passes.build_tasks import ROUTE_AT, SOURCE
+from uniep_compiler.passes.accesses import ROUTE_AT, SOURCE
 
 
 def relayed(text=LAYER, **options):
@@ -68,6 +68,29 @@ def test_rows_that_a_reduce_looks_up_are_copied_on_one_rank(relay):
     graph = relayed(SUPPORTED["dispatched rows combined"], relay=relay)
     assert "relay_xs" in families(graph)
     assert "send_xs" not in families(graph)
+
+
+@pytest.mark.parametrize("relay", ["copy", "gather"])
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_a_map_collects_its_rows_itself(relay, ranks):
+    graph = relayed(SUPPORTED["router weights on the input"], relay=relay, ranks=ranks)
+    assert not any(name.startswith("relay_") for name in families(graph))
+    (found,) = [family for family in graph.families if family.name.startswith("map_")]
+    assert found.body.gather
+    assert found.body.source == ("x" if ranks is None else "rows_3_arrived") or found.body.source.endswith("_arrived")
+
+
+def test_rows_that_a_map_and_a_gemm_read_are_copied_once():
+    text = SUPPORTED["work on dispatched rows"]
+    assert "relay_xs" in families(relayed(text, relay="copy"))
+    assert not relayed(text, relay="copy").family("map_q").body.gather
+
+
+def test_router_weights_arrive_with_tokens():
+    graph = relayed(SUPPORTED["router weights on the activation"], relay="copy", ranks=2)
+    (send,) = [family for family in graph.families if family.name.startswith("send_")]
+    assert [len(write.over) for write in send.writes] == [2, 3, 3]
+    assert [read.buffer for read in send.reads] == ["x", "weights"]
 
 
 def test_only_sends_are_by_lane():

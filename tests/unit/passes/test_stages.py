@@ -4,7 +4,7 @@ from tests.modules import LAYER
 from tests.programs import SUPPORTED
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse
-from uniep_compiler.passes.stages import build_stages, stages_of_values
+from uniep_compiler.passes.stages import build_maps, build_stages, stages_of_values
 
 DIMS = {"H": 20, "I": 12, "E": 4, "K": 2}
 
@@ -108,7 +108,20 @@ def test_an_interleaved_split_stays_in_the_epilogue():
     assert all(not store.halved for stage in stages(LAYER) for store in stage.stores)
 
 
+def test_work_on_rows_in_memory_is_a_map():
+    ops = lower(parse(SUPPORTED["router weights in several places"]))
+    (found,) = build_maps(ops)
+    assert (found.rows, found.last, found.row_numbers) == ("d", "xs", ("s", "t"))
+    assert [op.kind for op in found.epilogue] == ["mul", "mul", "add", "round"]
+    first, second = build_stages(ops, DIMS)
+    assert (first.rows, first.row_numbers, second.row_numbers) == ("xs", ("s",), ("t",))
+    assert build_maps(lower(parse(LAYER))) == ()
+
+
 def test_what_was_reported_is_not_reported_again():
-    text = SUPPORTED["one GEMM"].replace("return combine(", "b = relu(relu(xs) - 1.0)\n    return combine(b), combine(")
-    _, misplaced = stages_of_values(lower(parse(text.replace("-> bf16[T, I]", "-> bf16[T, H], bf16[T, I]"))))
-    assert [found.op.kind for found in misplaced] == ["relu"]
+    text = SUPPORTED["one GEMM"].replace(
+        "return combine(", "g, u = split(xs, halves)\n    b = relu(g) * u\n    return combine(b), combine("
+    )
+    text = text.replace("-> bf16[T, I]", "-> bf16[T, H], bf16[T, I]").replace("H]", "2*H]").replace("H], ex", "H], ex")
+    _, misplaced = stages_of_values(lower(parse(text.replace("-> bf16[T, 2*H]", "-> bf16[T, H]"))))
+    assert [found.op.kind for found in misplaced] == ["split"]

@@ -86,7 +86,7 @@ def assert_scopes_fit(graph, ptx):
         # A wait loads once before its loop, and once in it.
         acquires = re.findall(rf"\bld\.global\.{scope}\.acquire", ptx)
         assert len(acquires) == 2 * waits.count(scope)
-        assert len(re.findall(rf"\batom\.global\.{scope}\.release", ptx)) == posts.count(scope)
+        assert len(re.findall(rf"\batom\.global\.{scope}\.release\.add", ptx)) == posts.count(scope)
     assert (Scope.SYS in waits) == (graph.ranks > 1)
 
 
