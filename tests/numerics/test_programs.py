@@ -162,3 +162,45 @@ def test_values_may_have_every_name_that_the_kernel_uses(interpreter):
         results.add(tuple(run(layer, arguments(layer, interpreter))[0].flatten().tolist()))
     assert len(names) > 70
     assert len(results) == 1
+
+
+FIRST = program(
+    "r = route(experts); h = group_gemm(dispatch(x, r), w1); return r, h", "routes[T, K, E], bf16[rows(r), I]"
+)
+SECOND = """
+uniep 1
+
+moe second(
+    r : routes[T, K, E], h : bf16[rows(r), I], s : f32[rows(r)], weights : f32[T, K], w2 : bf16[E, H, I]
+) -> bf16[T, H], bf16[rows(r), I] {
+    a = silu(h) * s
+    b = relu(h) + a * 0.5
+    y = group_gemm(b, w2) * s
+    return combine(y, weights), a
+}
+"""
+
+
+def test_rows_and_numbers_per_row_may_be_parameters(device):
+    dims = tuple(DIMS.items())
+    args, (_, rows) = expected(FIRST, device, dims)
+    first, second = (layer_of(text, device, dims, ()) for text in (FIRST, SECOND))
+    routes, h = call(first, *args)
+    generator = torch.Generator().manual_seed(1)
+    s, weights = (torch.rand(size, generator=generator).to(device) for size in ((len(h),), (TOKENS, 2)))
+    w2 = torch.randn(4, 20, 12, generator=generator).to(torch.bfloat16).to(device)
+    results = call(second, routes, h, s, weights, w2)
+    count = int(routes.num_rows)
+    for out, reference in zip(results, second.reference(routes, h, s, weights, w2, dtype=torch.float64), strict=True):
+        assert relative_error(out[: len(reference)], reference) <= TOLERANCE[out.dtype]
+    assert not results[1][count:].any()
+    # In a group, with the rows and the numbers that are each rank's.
+    first, second = (layer_of(text, device, dims, (("ranks", 2),)) for text in (FIRST, SECOND))
+    tokens = even(TOKENS, 2)
+    x, ids = (list(value.split(tokens)) for value in args[:2])
+    routes, h = call(first, x, ids, list(args[2].split(first.placement)))
+    counts = [int(mine.num_rows) for mine in routes]
+    numbers = [torch.nn.functional.pad(part, (0, len(h[0]) - len(part))) for part in s[:count].split(counts)]
+    out, a = call(second, routes, h, numbers, list(weights.split(tokens)), list(w2.split(first.placement)))
+    assert_same_bits(torch.cat(out), results[0])
+    assert_same_bits(torch.cat([part[:size] for part, size in zip(a, counts, strict=True)]), results[1][:count])

@@ -54,6 +54,9 @@ class _Reference:
                 values[name] = self._from_plan(value)
             else:
                 values[name] = value.to(self.dtype) if value.is_floating_point() else value
+        for param in self.ops.params:
+            if isinstance(param.type, RowsType):  # what lies behind the last valid row is no row
+                values[param.name] = _tensor(values[param.name])[: len(self._routes_of(param.name).expert)]
         for op in self.ops.ops:
             results = self._apply(op, [values[name] for name in op.operands])
             values.update(zip(op.results, results, strict=True))
@@ -114,7 +117,6 @@ class _Reference:
     def _group_gemm(self, op: Op, operands: list[object]) -> Tensor:
         rows, weight = _tensor(operands[0]), _tensor(operands[1])
         expert = self._routes_of(op.operands[0]).expert
-        rows = rows[: expert.shape[0]]
         if op.optional("layout") == "kn":
             weight = weight.transpose(1, 2)
         out = rows.new_empty(rows.shape[0], weight.shape[1])
