@@ -183,7 +183,7 @@ moe second(
 
 def test_rows_and_numbers_per_row_may_be_parameters(device):
     dims = tuple(DIMS.items())
-    args, (_, rows) = expected(FIRST, device, dims)
+    args, _ = expected(FIRST, device, dims)
     first, second = (layer_of(text, device, dims, ()) for text in (FIRST, SECOND))
     routes, h = call(first, *args)
     generator = torch.Generator().manual_seed(1)
