@@ -41,8 +41,27 @@ Ranks = Annotated[
     int | None,
     typer.Option("--ranks", min=1, max=MAX_RANKS, help="Build for a virtual group of so many ranks on one device."),
 ]
+
+
+def read_dtype(text: str) -> RowDType:
+    """The element type of that name. Wrong usage otherwise, with what names of other libraries are called here."""
+    if text in set(RowDType):
+        return RowDType(text)
+    from uniep_compiler.frontend.scope import other_spelling
+
+    meant = other_spelling(text.lower().removeprefix("torch."))
+    found = f"; did you mean `{meant}`?" if meant is not None and meant.is_float else ""
+    raise typer.BadParameter(f"{text!r} is not one of {', '.join(repr(str(dtype)) for dtype in RowDType)}{found}")
+
+
 DTypeOption = Annotated[
-    RowDType | None, typer.Option("--dtype", help="Element type of rows and weights, in place of the program's.")
+    RowDType | None,
+    typer.Option(
+        "--dtype",
+        metavar="|".join(RowDType),
+        parser=read_dtype,
+        help="Element type of rows and weights, in place of the program's.",
+    ),
 ]
 ScheduleOption = Annotated[
     list[str] | None,

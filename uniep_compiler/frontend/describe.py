@@ -6,6 +6,7 @@ What no example covers gets a message made from the tokens that would have been 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 
 from lark import Token
@@ -37,6 +38,8 @@ _NAMES: Mapping[str, str] = {
     "_ARROW": "`->`",
 }
 _RESERVED = ("UNIEP", "MOE", "SCHEDULE", "WHERE", "WHEN", "FOR", "RETURN")
+_CONTROL = ("if", "elif", "else", "while")
+_GRAMMAR = "the grammar is uniep_compiler/frontend/grammar.lark, and `uniepc explain UEP0101` has examples"
 _UNKNOWN_HELP = (
     ("'", "there are no strings; words stand without quotes"),
     ('"', "there are no strings; words stand without quotes"),
@@ -53,12 +56,19 @@ def describe(token: Token, previous: Token | None, parser: InteractiveParser) ->
     """The diagnostic for `token`, which `parser` cannot take behind `previous`."""
     if token.type == "UNKNOWN":
         return _unknown_character(token)
-    if token.type in _RESERVED and "NAME" in parser.choices():
-        return _reserved(token)
+    control = next((word for word in (previous, token) if word is not None and word in _CONTROL), None)
+    if control is not None:
+        return _control_flow(control)
     mistake = mistakes().get((_settled(parser), token.type))
+    misspelt = _misspelt(token, previous, parser, mistake)
+    if misspelt is not None:
+        return misspelt
+    loop = token.type == "FOR" and "RETURN" in parser.choices()
+    if token.type in _RESERVED and "NAME" in parser.choices() and not loop:
+        return _reserved(token)
     if mistake is None:
         message = f"{_found(token)} was not expected here"
-        return _diagnostic("UEP0101", message, token, _expected(parser), "docs/language.md has the grammar")
+        return _diagnostic("UEP0101", message, token, _expected(parser), _GRAMMAR)
     words = {"found": _found(token), "before": str(previous or "")}
     message, label, help_ = (text.format(**words) for text in (mistake.message, mistake.label, mistake.help))
     return _diagnostic(mistake.code, message, token, label, help_)
@@ -113,6 +123,26 @@ def _expected(parser: InteractiveParser) -> str:
     names = sorted({_NAMES.get(type_, f"`{type_.lower()}`") for type_ in parser.accepts()})
     *most, last = names
     return f"expected {', '.join(most)} or {last}" if most else f"expected {last}"
+
+
+def _control_flow(word: Token) -> Diagnostic:
+    help_ = "every statement runs once, in order; `relu` and `clamp` choose number by number"
+    return _diagnostic("UEP0109", "there is no control flow in a layer", word, f"`{word}` is not part of it", help_)
+
+
+def _misspelt(
+    token: Token, previous: Token | None, parser: InteractiveParser, mistake: Mistake | None
+) -> Diagnostic | None:
+    """A misspelt word of the language: `return` at the start of a statement, or another one where it fits."""
+    starts = mistake is not None and mistake.code == "UEP0109" and previous is not None and previous.type == "NAME"
+    word = previous if starts and previous is not None else token
+    fitting = ["return"] if starts else [w.lower() for w in _RESERVED if w in parser.choices()]
+    near = get_close_matches(word.lower(), fitting, n=1, cutoff=0.6) if word.type == "NAME" else []
+    if not near:
+        return None
+    code = mistake.code if mistake is not None else "UEP0101"
+    message = f"`{word}` is not a word of the language"
+    return _diagnostic(code, message, word, "not known here", f"did you mean `{near[0]}`?")
 
 
 def _reserved(token: Token) -> Diagnostic:

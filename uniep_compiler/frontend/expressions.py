@@ -26,6 +26,24 @@ Found = Result | Constant | None
 _OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = MappingProxyType(
     {"+": ("add", operator.add), "-": ("sub", operator.sub), "*": ("mul", operator.mul)}
 )
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "swish": "it is `silu` here",
+        "logistic": "it is `sigmoid` here",
+        **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "it is `gelu_tanh` here"),
+        **dict.fromkeys(("relu_squared", "squared_relu", "sqrelu", "relu_square"), "write `square(relu(v))`"),
+        "tanh": "write `2 * sigmoid(2 * v) - 1`",
+        "clip": "it is `clamp` here",
+        "chunk": "it is `split` here",
+        **dict.fromkeys(("matmul", "mm", "bmm", "dot", "gemm", "linear", "grouped_mm"), "it is `group_gemm` here"),
+        **dict.fromkeys(("permute", "gather", "scatter"), "it is `dispatch` here"),
+        "unpermute": "it is `combine` here",
+        **dict.fromkeys(
+            ("softmax", "topk"), "a router's work is done before the layer, which takes its ids and weights"
+        ),
+    }
+)
+"""Names that other libraries have for ops, with what to say about them."""
 _CAST = (Slot(name="v"), Slot(name="D"))
 FUNCTIONS = (*(info.name for info in OPS.values() if info.surface), *SUGAR, "cast")
 """Every name that a program may call."""
@@ -134,9 +152,7 @@ class Expressions:
     def _binary(self, expr: syntax.Binary) -> Found:
         left, right = self.lower(expr.left), self.lower(expr.right)
         if expr.operator.name not in _OPERATORS:
-            help_ = (
-                "multiply by a constant instead" if expr.operator.name == "/" else "it is for conditions on dims only"
-            )
+            help_ = _no_division(right) if expr.operator.name == "/" else "it is for conditions on dims only"
             message = f"`{expr.operator.name}` is not an operator of values"
             self.wrong("UEP0223", message, expr.operator.span, "expected `+`, `-` or `*`", help_)
             return None
@@ -153,7 +169,7 @@ class Expressions:
             return self._call_sugar(call)
         info = OPS.get(name)
         if info is None or not info.surface:
-            help_ = suggestion(name, FUNCTIONS) or "`uniepc ops` lists them all"
+            help_ = _meant(name)
             help_ = f"write `{info.signature}`" if info is not None else help_
             self.wrong("UEP0203", f"unknown op `{name}`", call.function.span, "not an op", help_)
             self.mark_used(call)
@@ -289,3 +305,17 @@ class Expressions:
                 return None
             self.routed[ids.handle] = routes[0]
         return Result(handle=self.routed[ids.handle].handle, rounded=True, span=ids.span)
+
+
+def _no_division(divisor: Found) -> str:
+    if isinstance(divisor, Constant) and divisor.value:
+        return f"multiply by the inverse instead: `* {1 / divisor.value:.17g}`"
+    return "values are not divided by values; what needs that can be computed in PyTorch, and come in as a parameter"
+
+
+def _meant(name: str) -> str:
+    """What may have been meant by the name of an op that there is not."""
+    plain = name.lower()
+    if plain in FUNCTIONS:
+        return f"did you mean `{plain}`?"
+    return _OTHER_NAMES.get(plain) or suggestion(plain, FUNCTIONS) or "`uniepc ops` lists them all"

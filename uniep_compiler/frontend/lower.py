@@ -16,7 +16,7 @@ from uniep_compiler.frontend.parse import Program
 from uniep_compiler.frontend.scope import Header, default_dtype, error
 from uniep_compiler.frontend.syntax import Assign, Expr, MoeDecl, Return, Target
 from uniep_compiler.ir.ops import OpGraph, Value
-from uniep_compiler.ir.types import DType, RoutesType, RowsType, Type
+from uniep_compiler.ir.types import DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.source import Span
 
 MAX_ERRORS = 50
@@ -244,7 +244,11 @@ class _Lowering:
         )
         message = f"the result is {self.builder.show(type_)}, and the header says {wanted}"
         help_ = "change the header, or what is returned"
-        if not isinstance(wanted, RoutesType) and not isinstance(type_, RoutesType) and wanted.shape == type_.shape:
+        if isinstance(type_, RowsType) and isinstance(wanted, TensorType):
+            help_ = (
+                f"`combine({syntax.text_of(expr)})` sums the rows of each token; with weights, `combine(rows, weights)`"
+            )
+        elif not isinstance(wanted, RoutesType) and not isinstance(type_, RoutesType) and wanted.shape == type_.shape:
             help_ = f"write `cast({syntax.text_of(expr)}, {wanted.dtype})`, or change the header"
         return Diagnostic(code="UEP0212", message=message, labels=labels, help=help_)
 

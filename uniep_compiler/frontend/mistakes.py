@@ -110,7 +110,14 @@ MISTAKES: tuple[Mistake, ...] = (
         message="the layer's parameters are missing",
         label="expected `(` before this",
         help="a layer's header is like `moe my_layer(x : bf16[T, H], ...) -> bf16[T, H] {{`",
-        examples=("uniep 1 moe m {", "uniep 1 moe m ->", "uniep 1 moe m x"),
+        examples=(
+            "uniep 1 moe m {",
+            "uniep 1 moe m ->",
+            "uniep 1 moe m x",
+            "uniep 1 moe m [",
+            "uniep 1 moe m :",
+            "uniep 1 moe m =",
+        ),
     ),
     Mistake(
         code="UEP0108",
@@ -233,6 +240,13 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     Mistake(
         code="UEP0109",
+        message="there are no loops in a layer",
+        label="`for` stands in the header of a schedule only",
+        help="every op works on all rows at once, and every statement runs once",
+        examples=(_HEAD + "for",),
+    ),
+    Mistake(
+        code="UEP0109",
         message="a statement starts with a name or with `return`, not with {found}",
         label="expected `name = ...` or `return ...`",
         help="for example `a = silu(gate) * up`",
@@ -242,7 +256,6 @@ MISTAKES: tuple[Mistake, ...] = (
             _HEAD + "-",
             _HEAD + "=",
             _HEAD + "[",
-            _HEAD + "for",
             _HEAD + "where",
             _HEAD + "when",
         ),

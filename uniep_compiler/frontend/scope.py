@@ -32,6 +32,12 @@ def suggestion(word: str, words: Iterable[str]) -> str:
     return f"did you mean `{close[0]}`?" if close else ""
 
 
+def other_spelling(name: str) -> DType | None:
+    """The dtype that other libraries call `name`, or that has this name in small letters."""
+    plain = name.lower()
+    return DType(plain) if plain in set(DType) else _OTHER_SPELLINGS.get(plain)
+
+
 @dataclass(slots=True, kw_only=True)
 class Header:
     """The types of a layer's parameters, as far as they could be resolved, with what was wrong in `bag`."""
@@ -84,7 +90,7 @@ class Header:
         if name.name in set(DType):
             return DType(name.name)
         known = [*DType, "routes"]
-        other = _OTHER_SPELLINGS.get(name.name)
+        other = other_spelling(name.name)
         help_ = (
             f"write `{other}`"
             if other

@@ -76,6 +76,8 @@ class Site:
     def routes(self, index: int) -> RoutesType:
         """Operand `index`, which has to be routes."""
         type_ = self.operands[index].type
+        if self.kind == "dispatch" and isinstance(type_, TensorType) and len(type_.shape) == 2:
+            _refuse_ids(self, index, type_)
         if not isinstance(type_, RoutesType):
             help_ = "`route` makes routes of the experts' ids"
             self.wrong("UEP0209", f"`{self.shown}` takes routes", (index, f"this is {type_}"), help=help_)
@@ -119,8 +121,15 @@ def route(site: Site) -> tuple[Type, ...]:
     """`ids : i32[T, K]` to `routes[T, K, E]`; the attribute `experts` is E."""
     ids = site.tensor(0, 2, "the experts' ids, an i32[T, K]")
     if ids.dtype.is_float:
-        site.wrong("UEP0208", "the ids of experts are integers", (0, f"this is {ids}"), help="declare it `i32[T, K]`")
+        _refuse_ids(site, 0, ids)
     return (RoutesType(tokens=ids.shape[0], topk=ids.shape[1], experts=Dim.parse(str(site.attrs["experts"]))),)
+
+
+def _refuse_ids(site: Site, index: int, ids: TensorType) -> NoReturn:
+    """Ids of a dtype that ids do not have."""
+    dims = ", ".join(map(str, ids.shape))
+    message = f"the ids of experts are integers, and not {ids.dtype}"
+    site.wrong("UEP0208", message, (index, f"this is {ids}"), help=f"the ids are declared `i32[{dims}]`")
 
 
 def dispatch(site: Site) -> tuple[Type, ...]:
@@ -279,6 +288,10 @@ def _check_broadcast(site: Site, index: int, wide: int) -> None:
         case TensorType(), TensorType():
             fits = narrow_type.shape in (wide_type.shape[:1], wide_type.shape)
         case _:
+            per_expert = _about_experts(site, index, wide)
+            if per_expert:
+                message = f"`{site.shown}` cannot join rows and what is kept by expert"
+                site.wrong("UEP0209", message, *labels, help=per_expert)
             help_ = "`dispatch` and `to_rows` make rows of what is kept by token, and `combine` makes tokens of rows"
             site.wrong("UEP0209", f"`{site.shown}` cannot join rows and what is kept by token", *labels, help=help_)
     if not fits:
@@ -288,6 +301,20 @@ def _check_broadcast(site: Site, index: int, wide: int) -> None:
             *labels,
             help="shapes are equal, or one has a single number per row",
         )
+
+
+def _about_experts(site: Site, *pair: int) -> str:
+    """What to do with a weight or a bias of experts that stands beside rows; nothing if there is none."""
+    rows = next((site.operands[i].type for i in pair if isinstance(site.operands[i].type, RowsType)), None)
+    if not isinstance(rows, RowsType):
+        return ""
+    experts = site.routes_of(rows).experts
+    for value in (site.operands[i] for i in pair):
+        if isinstance(value.type, TensorType) and value.type.shape[0] == experts:
+            if len(value.type.shape) == 2 and site.kind == "add":
+                return f"each row gets its expert's bias by `group_gemm(rows, w, bias={value.name})`"
+            return "each row meets its expert's weights in `group_gemm(rows, w)` only"
+    return ""
 
 
 def _router_weights(site: Site, index: int, routes: RoutesType) -> None:

@@ -159,7 +159,11 @@ USAGE = {
     "no ranks": ((*DIMS, "--ranks", "0"), "greater than or equal to 1"),
     "interpreted": ((*DIMS, "--target", "cpu", "--aot"), "kernels for `cpu` are interpreted"),
     "an option": ((*DIMS, "--quiet"), "No such option: --quiet"),
-    "a dtype": ((*DIMS, "--dtype", "fp16"), "'bf16', 'f16', 'f32'"),
+    "a dtype": ((*DIMS, "--dtype", "fp8"), "'bf16', 'f16', 'f32'"),
+    "a dtype of others": ((*DIMS, "--dtype", "fp16"), "did you mean `f16`?"),
+    "a dtype of torch": ((*DIMS, "--dtype", "torch.float32"), "did you mean `f32`?"),
+    "a dtype in capitals": ((*DIMS, "--dtype", "BF16"), "did you mean `bf16`?"),
+    "a dtype of ids": ((*DIMS, "--dtype", "int32"), "'int32' is not one of"),
 }
 
 
