@@ -63,8 +63,7 @@ def describe(token: Token, previous: Token | None, parser: InteractiveParser) ->
     misspelt = _misspelt(token, previous, parser, mistake)
     if misspelt is not None:
         return misspelt
-    loop = token.type == "FOR" and "RETURN" in parser.choices()
-    if token.type in _RESERVED and "NAME" in parser.choices() and not loop:
+    if token.type in _RESERVED and "NAME" in parser.choices():
         return _reserved(token)
     if mistake is None:
         message = f"{_found(token)} was not expected here"
@@ -146,7 +145,7 @@ def _misspelt(
 
 
 def _reserved(token: Token) -> Diagnostic:
-    help_ = f"choose another name, such as `{token}_`"
+    help_ = f"choose another name, such as `{token}_`" + ("; there are no loops" if token.type == "FOR" else "")
     return _diagnostic("UEP0224", f"`{token}` is a word of the language", token, "expected a name", help_)
 
 

@@ -240,13 +240,6 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     Mistake(
         code="UEP0109",
-        message="there are no loops in a layer",
-        label="`for` stands in the header of a schedule only",
-        help="every op works on all rows at once, and every statement runs once",
-        examples=(_HEAD + "for",),
-    ),
-    Mistake(
-        code="UEP0109",
         message="a statement starts with a name or with `return`, not with {found}",
         label="expected `name = ...` or `return ...`",
         help="for example `a = silu(gate) * up`",
@@ -256,6 +249,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _HEAD + "-",
             _HEAD + "=",
             _HEAD + "[",
+            _HEAD + "for",
             _HEAD + "where",
             _HEAD + "when",
         ),

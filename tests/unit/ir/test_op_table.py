@@ -46,7 +46,7 @@ def test_a_rule_says_what_does_not_fit():
     x, weights = (value for value in graph.params if value.name in ("x", "weights"))
     found = infer("dispatch", (x, weights), {}, graph.types)
     assert isinstance(found, Problem)
-    assert (found.code, found.labels) == ("UEP0209", ((1, "this is f32[T, K]"),))
+    assert (found.code, found.labels) == ("UEP0208", ((1, "this is f32[T, K]"),))
 
 
 @pytest.mark.parametrize("info", OPS.values(), ids=lambda info: info.name)
