@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -34,9 +35,36 @@ def test_the_example_of_the_readme_runs(monkeypatch, capsys):
     assert bits == "same bits True"
 
 
+def test_the_examples_of_the_python_page_run(monkeypatch):
+    page = ROOT / "docs" / "python.md"
+    examples = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(examples) > 5
+    monkeypatch.chdir(ROOT)
+    exec(compile("\n".join(examples), page.name, "exec"), {})
+
+
+def test_the_python_page_has_every_argument_with_its_default():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?)\|", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE))
+    for name, parameter in inspect.signature(uniep.compile).parameters.items():
+        default = "" if parameter.default is inspect.Parameter.empty else repr(parameter.default).replace("'", '"')
+        assert rows[name].strip("` ") == default
+
+
+def test_the_python_page_has_all_that_a_layer_offers():
+    text = (ROOT / "docs" / "python.md").read_text()
+    inner = {"compiled_for", "num_tokens", "plan_shape"}  # of the package's own modules
+    public = {name for name in vars(uniep.Layer) if not name.startswith("_")} - inner
+    assert [name for name in public if f"`layer.{name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_the_readme_leads_to_every_page(page):
+    assert f"](docs/{page})" in (ROOT / "README.md").read_text()
+
+
 def test_links_lead_somewhere():
-    for page in (ROOT / "README.md", SYSTEM):
-        targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    for page in (ROOT / "README.md", SYSTEM, ROOT / "docs" / "python.md", ROOT / "docs" / "contributing.md"):
+        targets = re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text())
         assert targets
         assert [target for target in targets if not (page.parent / target).exists()] == []
 
