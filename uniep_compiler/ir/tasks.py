@@ -184,7 +184,7 @@ class Store:
 class RowValue:
     """A number for each row, which an epilogue reads from `buffer` under the name `value`.
 
-    `by_route` says that the buffer has one number per route, looked up through `route_at`; otherwise it has one per row.
+    `by_route` says that the buffer has one number per route, looked up through `route_at`; otherwise one per row.
     """
 
     value: str
