@@ -46,7 +46,13 @@ class Module(StrEnum):
 
 StageOption = Annotated[Stage | None, typer.Option("--stage", help="Which level to show.", show_default=False)]
 After = Annotated[str | None, typer.Option("--after", metavar="PASS", help="Show the IR as this pass left it.")]
+Full = Annotated[
+    bool, typer.Option("--full", help="With --stage schedule, the task graph too: the text that reads back.")
+]
 ModuleOption = Annotated[Module, typer.Option("--module", help="Of which module to show source, ttgir or ptx.")]
+
+
+_ONLY_ORDER = "# the order of tasks; --stage tasks shows the families, and --full all of it, as a text that reads back"
 
 
 @guarded
@@ -56,6 +62,7 @@ def show_command(
     stage: StageOption = None,
     after: After = None,
     module: ModuleOption = Module.FORWARD,
+    full: Full = False,
     moe: Moe = None,
     target: AnyTarget = "sm_90",
     ranks: Ranks = None,
@@ -73,7 +80,7 @@ def show_command(
     )
     for warning in request.warnings:
         warn(warning.render(request.program.source))
-    text = _text_after(request, after) if after is not None else _text_at(request, stage or Stage.OPS, module)
+    text = _text_after(request, after) if after is not None else _text_at(request, stage or Stage.OPS, module, full)
     if as_json:
         print_json({"ok": True, "layer": request.ops.name, "stage": stage, "after": after, "text": text})
     else:
@@ -100,9 +107,10 @@ def _text_after(request: Request, name: str) -> str:
     return str(next(state.ir for state in states if state.after == name))
 
 
-def _text_at(request: Request, stage: Stage, module: Module) -> str:
+def _text_at(request: Request, stage: Stage, module: Module, full: bool) -> str:
     from uniep_compiler import compiler
     from uniep_compiler.ir.ops_text import print_ops
+    from uniep_compiler.ir.schedule_text import print_order
     from uniep_compiler.passes.pipeline import TASK_PASSES
 
     match stage:
@@ -111,7 +119,8 @@ def _text_at(request: Request, stage: Stage, module: Module) -> str:
         case Stage.TASKS:
             return _text_after(request, TASK_PASSES[-1].__name__)
         case Stage.SCHEDULE:
-            return str(compiler.final_schedule(compiler.states(request.ops, request.settings)))
+            schedule = compiler.final_schedule(compiler.states(request.ops, request.settings))
+            return str(schedule) if full else f"{_ONLY_ORDER}\n\n{print_order(schedule)}"
         case Stage.SOURCE:
             return _source(request, module)
         case Stage.TTGIR | Stage.PTX:

@@ -13,6 +13,7 @@ from uniep_compiler.ir.index import Expr
 from uniep_compiler.ir.index_text import print_expr
 from uniep_compiler.ir.schedule import Launch, families_of
 from uniep_compiler.ir.tasks import Buffer, Family, GemmBody, Signal
+from uniep_compiler.passes.linearise import default_lag
 from uniep_compiler.passes.settings import Settings
 
 Json = dict[str, Any]
@@ -48,7 +49,7 @@ def compiled_json(compiled: Compiled) -> Json:
     graph = compiled.schedule.graph
     return {
         "launches": [
-            _launch_json(view.name, launch)
+            _launch_json(view.name, launch, compiled)
             for view, launch in zip(compiled.forward.view.launches, compiled.schedule.launches, strict=True)
         ],
         "families": [_family_json(family) for family in graph.families],
@@ -59,9 +60,21 @@ def compiled_json(compiled: Compiled) -> Json:
     }
 
 
-def _launch_json(kernel: str, launch: Launch) -> Json:
-    names = (name for segment in launch.segments for name in families_of(segment))
-    return {"kernel": kernel, "families": list(dict.fromkeys(names)), "segments": len(launch.segments)}
+def _launch_json(kernel: str, launch: Launch, compiled: Compiled) -> Json:
+    names = list(dict.fromkeys(name for segment in launch.segments for name in families_of(segment)))
+    families = [compiled.schedule.graph.family(name) for name in names]
+    return {
+        "kernel": kernel,
+        "families": names,
+        "segments": len(launch.segments),
+        "lag": _lag([family for family in families if family.domain[0].coord == "tile"], compiled.settings),
+        "workers": compiled.settings.options.workers or (1 if compiled.settings.target.interpreted else None),
+    }
+
+
+def _lag(tiled: list[Family], settings: Settings) -> int | None:
+    """Groups of tiles that a family of a pipeline stays behind the one before; None where there is no pipeline."""
+    return (settings.options.lag or default_lag(tiled, settings)) if len(tiled) > 1 else None
 
 
 def _family_json(family: Family) -> Json:
@@ -125,9 +138,14 @@ def print_built(made: Json) -> None:
         )
     print_table(
         _count(made["launches"], "launch", "launches"),
-        ("kernel", "families in order"),
-        ((launch["kernel"], " ".join(launch["families"])) for launch in made["launches"]),
+        ("kernel", "families in order", "lag", "workers"),
+        map(_launch_row, made["launches"]),
     )
+
+
+def _launch_row(launch: Json) -> tuple[object, ...]:
+    workers = launch["workers"] or "one per multiprocessor"
+    return launch["kernel"], " ".join(launch["families"]), launch["lag"] or "", workers
 
 
 def _options_text(options: Json) -> str:

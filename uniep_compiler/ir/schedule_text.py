@@ -40,6 +40,12 @@ def print_schedule(schedule: Schedule) -> str:
     return "\n".join(block("schedule", lines[1:])) + "\n"
 
 
+def print_order(schedule: Schedule) -> str:
+    """The schedule without its task graph: launches and scoreboard. For people; only `print_schedule` reads back."""
+    parts = [*map(_launch_lines, schedule.launches), _scoreboard_lines(schedule)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
 def _launch_lines(launch: Launch) -> list[str]:
     return block(f"launch {launch.name}", [line for stage in launch.stages for line in _stage_lines(stage)])
 

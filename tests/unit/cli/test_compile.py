@@ -70,6 +70,20 @@ def test_tiles_of_a_program_are_for_its_own_dtype(uniepc, example):
     assert (left["dtype"], left["options"]["tiles"]) == ("f32", {})
 
 
+def test_it_says_which_lag_and_how_many_workers_there_are(uniepc, example):
+    def launches(*options):
+        return json.loads(uniepc("compile", example, *DIMS, *options, "--json").stdout)["launches"]
+
+    (chosen,) = launches()
+    assert chosen["lag"] >= 1
+    assert chosen["workers"] is None  # the device's multiprocessors
+    assert "one per multiprocessor" in uniepc("compile", example, *DIMS).stdout
+    assert launches("--target", "cpu")[0]["workers"] == 1
+    (said,) = launches("--schedule", "lag=7,workers=3")
+    assert (said["lag"], said["workers"]) == (7, 3)
+    assert [launch["lag"] for launch in launches("--schedule", "fuse=none")] == [None, None, None]
+
+
 def test_the_number_of_tokens_picks_the_block_of_a_schedule(uniepc, example, tmp_path):
     (path := tmp_path / "when.uniep").write_text(
         example.read_text() + "\nschedule qwen3_moe when T <= 64 { fuse = none }\n"

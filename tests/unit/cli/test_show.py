@@ -21,13 +21,27 @@ def test_ops_read_back(uniepc, example):
     assert print_ops(read_ops(done.stdout)) == done.stdout
 
 
-@pytest.mark.parametrize(("stage", "read"), [("tasks", read_tasks), ("schedule", read_schedule)])
+@pytest.mark.parametrize(
+    ("stage", "read"), [(("tasks",), read_tasks), (("schedule", "--full"), read_schedule)], ids=["tasks", "schedule"]
+)
 def test_tasks_and_schedule_read_back(uniepc, example, stage, read):
-    done = uniepc("show", example, *DIMS, "--stage", stage, "--ranks", 2)
+    done = uniepc("show", example, *DIMS, "--ranks", 2, "--stage", *stage)
     assert (done.exit_code, done.stderr) == (0, "")
     assert str(read(done.stdout)).strip() == done.stdout.strip()
     for word in ("send_xs", "relay_xs", "gemm_a", "reduce_out", "a_ready"):
         assert word in done.stdout
+
+
+def test_of_a_schedule_the_order_is_shown(uniepc, example):
+    options = ("show", example, *DIMS, "--ranks", 2, "--stage", "schedule")
+    (head, gap, *order), whole = (uniepc(*options, *more).stdout.splitlines() for more in ((), ("--full",)))
+    assert "--stage tasks" in head
+    assert "--full" in head
+    assert gap == ""
+    assert order[0] == "launch launch_0 {"
+    inner = [line.removeprefix("    ") for line in whole[1:-1]]
+    assert order == inner[-len(order) :]
+    assert not any(line.startswith(("family", "buffer", "signal")) for line in order)
 
 
 def test_every_pass_can_be_looked_behind(uniepc, example):
@@ -36,7 +50,7 @@ def test_every_pass_can_be_looked_behind(uniepc, example):
     assert "relay_xs" not in texts["build_tasks"]
     assert "relay_xs" in texts["insert_relays"]
     assert texts["assign_signals"] == uniepc("show", example, *DIMS, "--ranks", 2, "--stage", "tasks").stdout
-    assert texts[PASS_NAMES[-1]] == uniepc("show", example, *DIMS, "--ranks", 2, "--stage", "schedule").stdout
+    assert texts[PASS_NAMES[-1]] == uniepc("show", example, *DIMS, "--ranks", 2, "--stage", "schedule", "--full").stdout
 
 
 @pytest.mark.parametrize(("module", "function"), [("forward", "def forward("), ("plan", "def plan_place(")])
