@@ -177,6 +177,12 @@ SUPPORTED = {
         + "return combine(y, weights), combine(q, weights), combine(xs)",
         "bf16[T, H], bf16[T, H], bf16[T, H]",
     ),
+    "work on dispatched rows around a GEMM": program(
+        _ROWS
+        + "f = relu(xs); h = group_gemm(f, w1); q = f - xs * 0.5; a = silu(group_gemm(q, w3)); "
+        + "y = group_gemm(a, w2); return combine(y, weights), combine(h)",
+        "bf16[T, H], bf16[T, I]",
+    ),
     "dispatched rows cast": program(
         _ROWS + "return combine(cast(xs, f32), weights), combine(group_gemm(xs, w1))", "f32[T, H], bf16[T, I]"
     ),

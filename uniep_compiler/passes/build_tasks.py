@@ -66,7 +66,7 @@ class _Builder:
         self.settings = settings
         self.tiles = tiles
         self.stages = {stage.gemm.results[0]: stage for stage in build_stages(graph, settings.dims)}
-        self.maps = {stage.last: stage for stage in build_maps(graph)}
+        self.maps = {stage.first: stage for stage in build_maps(graph)}
         self.buffers: list[Buffer] = []
         self.returned: dict[str, str] = {}
         self.families: list[Family] = []

@@ -124,11 +124,11 @@ def _width(graph: OpGraph, name: str) -> Dim:
 class MapStage:
     """Elementwise ops on rows in memory: dispatched ones, or a parameter.
 
-    `last` is the last value that they make, `stores` are the values that leave the stage.
+    `first` is the first value that they make, `stores` are the values that leave the stage.
     """
 
     rows: str
-    last: str
+    first: str
     epilogue: tuple[Op, ...]
     row_numbers: tuple[str, ...]
     stores: tuple[Store, ...]
@@ -147,7 +147,7 @@ def _build_map(graph: OpGraph, first: str, stage: Mapping[str, str]) -> MapStage
     members = [op for op in graph.ops if any(stage.get(name) == first for name in op.results)]
     return MapStage(
         rows=first,
-        last=members[-1].results[0],
+        first=members[0].results[0],
         epilogue=(*_constants(graph, tuple(members)), *members),
         row_numbers=_row_numbers(graph, members),
         stores=tuple(Store(value=name, buffer=name) for name in _leaving_values(graph, members)),
