@@ -118,8 +118,9 @@ class Calls:
         device = self._device_of(args)
         ranks = self.check(args, device)
         tokens = tuple(rank.tokens for rank in ranks)
+        shape = layer.plan_shape(tokens)  # a call that is too large is refused before anything is copied
         inputs = merge_arguments([layer.signature.lay_out(rank.values) for rank in ranks])
-        prepared = self.runner(layer.compiled_for(max(tokens)), device).prepare(layer.plan_shape(tokens), inputs)
+        prepared = self.runner(layer.compiled_for(max(tokens)), device).prepare(shape, inputs)
         given = ranks[0].values
         as_they_are = layer.group is None and all(inputs[name] is given[name] for name in inputs)
         known = Known(prepared, as_they_are)
