@@ -64,6 +64,11 @@ def compile(
     """
     if group is not None and not isinstance(group, VirtualGroup):
         raise argument_error(f"group has to be uniep.virtual_group(n) or None, not {type(group).__name__}")
+    if not isinstance(program, Program):
+        raise argument_error(
+            f"compile takes a parsed program, not {type(program).__name__}",
+            "parse it first: uniep.compile(uniep.parse_file(path), ...), or uniep.parse(text)",
+        )
     ops = lower(program)
     bound = bind_dims(ops, dims, program)
     if dtype is not None and _dtype(dtype) is not compiler.row_dtype(ops):
@@ -200,6 +205,11 @@ class Layer:
     def device(self) -> torch.device:
         """Where the layer runs now: the CPU, or the current CUDA device."""
         return current_device(self.target)
+
+    def __repr__(self) -> str:
+        dims = ", ".join(f"{name}={value}" for name, value in sorted(self.dims.items()))
+        ranks = "" if self.group is None else f", {len(self.placement)} ranks"
+        return f"<Layer {self.ops.name} for {self.target.name}: {dims}{ranks}>"
 
     def __call__(self, *args: object) -> object:
         """Run the layer on the current stream. Does not wait for the device, unless `debug` is set.
