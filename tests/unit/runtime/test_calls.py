@@ -7,7 +7,9 @@ import threading
 import pytest
 import torch
 
+import uniep_compiler as uniep
 from tests.numerics.layers import Shape, assert_same_bits, compile_layer, make_inputs
+from uniep_compiler.runtime import calls
 from uniep_compiler.runtime.kernels import Launch
 from uniep_compiler.runtime.workspace import ErrorRecord, Workspace, workspace_of
 
@@ -93,17 +95,16 @@ def test_a_workspace_never_shrinks_and_moves_only_to_grow():
     workspace.arena = torch.empty(0, dtype=torch.uint8)
 
 
+def captured_workspace(records):
+    device, nothing = torch.device("cpu"), torch.empty(0, dtype=torch.int64)
+    return Workspace(device=device, arena=nothing, board=nothing, state=nothing, records=records, captured=True)
+
+
 def test_a_captured_call_has_memory_of_its_own():
     """Its state and its scoreboard are zeros that the graph itself writes; its error record outlives it."""
-    device = torch.device("cpu")
-    records = {}
     compiled = compile_layer(SHAPE, "cpu")._default
-    records[compiled.forward.source] = ErrorRecord.new(compiled, device)
-    nothing = torch.empty(0, dtype=torch.int64)
-    workspaces = [
-        Workspace(device=device, arena=nothing, board=nothing, state=nothing, records=records, captured=True)
-        for _ in range(2)
-    ]
+    records = {compiled.forward.source: ErrorRecord.new(compiled, torch.device("cpu"))}
+    workspaces = [captured_workspace(records) for _ in range(2)]
     for workspace in workspaces:
         workspace.reserve(1000, 10)
         assert workspace.arena.numel() == 1000
@@ -115,6 +116,21 @@ def test_a_captured_call_has_memory_of_its_own():
     first, second = workspaces
     assert first.state.data_ptr() != second.state.data_ptr()
     assert first.record_of(compiled) is second.record_of(compiled)
+
+
+@pytest.mark.parametrize("options", [{}, {"fuse": "none"}, {"ranks": 2}], ids=str)
+def test_captured_calls_give_the_same_bits(monkeypatch, options):
+    """Here they run at once: what counts is that each begins with state and scoreboard of its own."""
+    layer, inputs = compile_layer(SHAPE, "cpu", **options), make_inputs(SHAPE, "cpu")
+    args = inputs.args if layer.group is None else inputs.split([2, 3], layer.placement)
+    expected = layer(*args)
+    records = workspace_of(torch.device("cpu")).records
+    monkeypatch.setattr(calls, "workspace_of", lambda device: captured_workspace(records))
+    for _ in range(3):
+        assert all(map(torch.equal, layer(*args), expected))
+    records = {}
+    with pytest.raises(uniep.UniepError, match="UEP0607"):
+        layer(*args)
 
 
 def test_several_layers_in_several_threads():
