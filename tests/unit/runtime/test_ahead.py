@@ -66,7 +66,7 @@ def test_every_argument_has_a_type(ranks):
     signature = forward_signature(built)
     assert tuple(signature) == built.forward.view.arguments
     assert (signature["x_ptr"], signature["weights_ptr"]) == ("*bf16", "*fp32")
-    assert (signature["state"], signature["time_limit"], signature["rows_bound"]) == ("*i64", "i64", "i32")
+    assert (signature["state"], signature["time_limit"], signature["tiles_bound"]) == ("*i64", "i64", "i32")
     assert any(kind.startswith("tensordesc<bf16[") for kind in signature.values())
 
 
