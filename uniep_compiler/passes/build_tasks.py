@@ -162,10 +162,10 @@ class _Builder:
         reads = [send_access(settings, source, item // self.topk, cols)]
         companions = () if settings.local else self._companions()
         if not settings.local:
-            self.buffers.append(_row_routes(BufferKind.SYMMETRIC))
+            self.buffers.append(_by_row(ROW_ROUTE, DType.I32, BufferKind.SYMMETRIC))
             writes.append(send_access(settings, ROW_ROUTE, row, Int(1), to_peer=True))
         for companion in companions:
-            self.buffers.append(_row_numbers(companion.target))
+            self.buffers.append(_by_row(companion.target, DType.F32, BufferKind.SYMMETRIC))
             reads.append(send_access(settings, companion.source, item // self.topk, Int(self.topk)))
             writes.append(send_access(settings, companion.target, row, Int(1), to_peer=True))
         self.families.append(
@@ -309,12 +309,9 @@ class _Builder:
         )
         self.buffers.append(returned)
         self.returned[rows] = returned.name
-        if not self.settings.local and not self._has_buffer(ROW_ROUTE):
-            self.buffers.append(_row_routes(BufferKind.INPUT))  # rows that came in with their routes
+        if not self.settings.local and ROW_ROUTE not in {buffer.name for buffer in self.buffers}:
+            self.buffers.append(_by_row(ROW_ROUTE, DType.I32, BufferKind.INPUT))  # rows that came in with their routes
         self.families.append(_push(op, rows, returned.name, cols, self.settings.options.chunk))
-
-    def _has_buffer(self, name: str) -> bool:
-        return any(buffer.name == name for buffer in self.buffers)
 
     def _buffer(self, name: str) -> Buffer:
         return next(buffer for buffer in self.buffers if buffer.name == name)
@@ -371,12 +368,9 @@ class _Builder:
         )
 
 
-def _row_numbers(name: str) -> Buffer:
-    return Buffer(name=name, dtype=DType.F32, rows=Sym("rows_bound"), cols=Int(1), kind=BufferKind.SYMMETRIC)
-
-
-def _row_routes(kind: BufferKind) -> Buffer:
-    return Buffer(name=ROW_ROUTE, dtype=DType.I32, rows=Sym("rows_bound"), cols=Int(1), kind=kind)
+def _by_row(name: str, dtype: DType, kind: BufferKind) -> Buffer:
+    """A buffer with one number per row."""
+    return Buffer(name=name, dtype=dtype, rows=Sym("rows_bound"), cols=Int(1), kind=kind)
 
 
 def _int(expr: Expr) -> int:
