@@ -26,36 +26,65 @@ from uniep_compiler.diagnostics import Diagnostic, UniepError
 ALIGNMENT_BYTES = 256
 """Buffers start at multiples of this: enough for tensor descriptors and for whole cache lines."""
 
+RECORDS_PER_SHEET = 64
+"""Error records that are allocated at a time."""
+
 MOST_SLACK = 64 * 2**20
 """Bytes or counters that a workspace takes beyond what is needed, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """What the kernels of one module report: int64[ERROR_WORDS] that the host can read while they run.
-
-    `view` is the same memory as a numpy array, which is quicker to look at.
-    """
+    """What the kernels of one module report: int64[ERROR_WORDS] that the host can read while they run."""
 
     compiled: Compiled
     words: Tensor
-    view: Any
 
-    @classmethod
-    def new(cls, compiled: Compiled, device: torch.device) -> ErrorRecord:
-        """An empty record, in memory that the device can write."""
+
+class Records:
+    """Error records by the source of their module: errors show up in later calls, which may be those of another layer.
+
+    Records lie side by side in sheets, so that one look tells whether any of them is filled. They never move.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_pinned = device.type == "cuda"
+        self._by_source: dict[str, ErrorRecord] = {}
+        self._sheets: list[Tensor] = []
+        self._kinds: list[Any] = []
+        self._lock = threading.Lock()
+
+    def find(self, compiled: Compiled) -> ErrorRecord | None:
+        """The record of a module, if it has one."""
+        return self._by_source.get(compiled.forward.source)
+
+    def make(self, compiled: Compiled) -> ErrorRecord:
+        """The record of a module, an empty one if it had none."""
+        with self._lock:
+            place = len(self._by_source) % RECORDS_PER_SHEET
+            source = compiled.forward.source
+            if source not in self._by_source:
+                if place == 0:
+                    self._add_sheet()
+                self._by_source[source] = ErrorRecord(compiled, self._sheets[-1][place])
+            return self._by_source[source]
+
+    def filled(self) -> Iterator[ErrorRecord]:
+        """The records in which kernels have reported something. Reads host memory, so it waits for nothing."""
+        if any(kinds.any() for kinds in self._kinds):
+            yield from [record for record in self._by_source.values() if record.words[ERROR_KIND] != 0]
+
+    def clear(self) -> None:
+        """Empty all records."""
+        for sheet in self._sheets:
+            sheet.zero_()
+
+    def _add_sheet(self) -> None:
+        shape = (RECORDS_PER_SHEET, ERROR_WORDS)
         with torch.inference_mode(False):
-            words = torch.zeros(ERROR_WORDS, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
-        return cls(compiled, words, words.numpy())
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether a kernel has reported something. Reads host memory, so it waits for nothing."""
-        return bool(self.view[ERROR_KIND])
-
-
-Records = dict[str, ErrorRecord]
-"""Error records by the source of their module: errors show up in later calls, which may be those of another layer."""
+            sheet = torch.zeros(shape, dtype=torch.int64, device="cpu", pin_memory=self._is_pinned)
+        self._sheets.append(sheet)
+        self._kinds.append(sheet.numpy()[:, ERROR_KIND])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +99,7 @@ class Workspace:
     arena: Tensor
     board: Tensor
     state: Tensor
-    records: Records = field(default_factory=dict)
+    records: Records
     captured: bool = False
     poisoned: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -94,20 +123,19 @@ class Workspace:
 
     def record_of(self, compiled: Compiled) -> Tensor:
         """Where the kernels of a module report errors. UEP0607 in a capture, if the module has not been called yet."""
-        source = compiled.forward.source
-        record = self.records.get(source)
+        record = self.records.find(compiled)
         if record is None:
             if self.captured:
                 raise not_built_error(compiled.ops.name)
-            record = self.records[source] = ErrorRecord.new(compiled, self.device)
             if self.device.type == "cuda":  # pinned memory cannot be had during a capture
-                _records_of_graphs(self.device).setdefault(source, ErrorRecord.new(compiled, self.device))
+                _records_of_graphs(self.device).make(compiled)
+            record = self.records.make(compiled)
         return record.words
 
     def failures(self) -> Iterator[ErrorRecord]:
         """The records that kernels have filled, those of CUDA graphs on this device included."""
-        records = [*self.records.values(), *_records_of_graphs(self.device).values()]
-        return (record for record in records if record.is_filled)
+        yield from self.records.filled()
+        yield from _records_of_graphs(self.device).filled()
 
     def reset(self) -> None:
         """Forget a call that broke off before all of its kernels were launched."""
@@ -115,8 +143,7 @@ class Workspace:
             return
         self.state.zero_()
         self.board.zero_()
-        for record in self.records.values():
-            record.words.zero_()
+        self.records.clear()
 
     def _replace(self, old: Tensor, make: Callable[..., Tensor], size: int) -> Tensor:
         """A larger tensor for `old`."""
@@ -201,7 +228,7 @@ def _find(device: torch.device, stream_or_thread: int) -> Workspace:
 
 def _new_workspace(device: torch.device) -> Workspace:
     with torch.inference_mode(False):
-        workspace = _empty_workspace(device, {})
+        workspace = _empty_workspace(device, Records(device))
     workspace.state = lasting(device, lambda: torch.zeros(STATE_WORDS, dtype=torch.int64, device=device))
     return workspace
 
@@ -214,7 +241,8 @@ def _empty_workspace(device: torch.device, records: Records, *, captured: bool =
 
 def _records_of_graphs(device: torch.device) -> Records:
     """The error records of captured calls. They outlive every graph, which may be replayed at any time."""
-    return _graph_records.setdefault(_place(device), {})
+    found = _graph_records.get(_place(device))
+    return found or _graph_records.setdefault(_place(device), Records(device))
 
 
 def _grown(size: int) -> int:

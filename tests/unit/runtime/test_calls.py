@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
 import uniep_compiler as uniep
 from tests.numerics.layers import Shape, assert_same_bits, compile_layer, make_inputs
+from uniep_compiler.codegen.state_layout import ERROR_KIND
 from uniep_compiler.runtime import calls
 from uniep_compiler.runtime.kernels import Launch
-from uniep_compiler.runtime.workspace import ErrorRecord, Workspace, workspace_of
+from uniep_compiler.runtime.workspace import RECORDS_PER_SHEET, Records, Workspace, workspace_of
 
 SHAPE = Shape(tokens=5, experts=3, topk=2)
 
@@ -103,7 +105,8 @@ def captured_workspace(records):
 def test_a_captured_call_has_memory_of_its_own():
     """Its state and its scoreboard are zeros that the graph itself writes; its error record outlives it."""
     compiled = compile_layer(SHAPE, "cpu")._default
-    records = {compiled.forward.source: ErrorRecord.new(compiled, torch.device("cpu"))}
+    records = Records(torch.device("cpu"))
+    records.make(compiled)
     workspaces = [captured_workspace(records) for _ in range(2)]
     for workspace in workspaces:
         workspace.reserve(1000, 10)
@@ -128,9 +131,29 @@ def test_captured_calls_give_the_same_bits(monkeypatch, options):
     monkeypatch.setattr(calls, "workspace_of", lambda device: captured_workspace(records))
     for _ in range(3):
         assert all(map(torch.equal, layer(*args), expected))
-    records = {}
+    records = Records(torch.device("cpu"))
     with pytest.raises(uniep.UniepError, match="UEP0607"):
         layer(*args)
+
+
+def test_records_of_many_modules():
+    """Each module has one, which never moves; whoever looks finds those that are filled, in any sheet."""
+    compiled = compile_layer(SHAPE, "cpu")._default
+    modules = [
+        replace(compiled, forward=replace(compiled.forward, source=f"# {i}")) for i in range(2 * RECORDS_PER_SHEET + 1)
+    ]
+    records = Records(torch.device("cpu"))
+    made = [records.make(module) for module in modules]
+    assert len({record.words.data_ptr() for record in made}) == len(modules)
+    assert all(
+        records.make(module) is record is records.find(module) for module, record in zip(modules, made, strict=True)
+    )
+    assert list(records.filled()) == []
+    for place in (0, RECORDS_PER_SHEET, 2 * RECORDS_PER_SHEET):
+        made[place].words[ERROR_KIND] = 2
+    assert [record.compiled for record in records.filled()] == modules[::RECORDS_PER_SHEET]
+    records.clear()
+    assert list(records.filled()) == []
 
 
 def test_several_layers_in_several_threads():
