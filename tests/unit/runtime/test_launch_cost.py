@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import uniep_compiler as uniep
+from benchmarks import host
 from benchmarks.stub import stub_device
 from tests.numerics.layers import SWIGLU, Shape, make_inputs
 from uniep_compiler.runtime import calls, kernels, launch
@@ -252,3 +253,10 @@ def test_kernels_are_not_built_during_a_capture():
     with pytest.raises(uniep.UniepError, match="`plan_count` would have to be built while a CUDA graph") as caught:
         each.run(Memories.of(tensors, 1, True))
     assert caught.value.codes == ("UEP0607",)
+
+
+def test_the_benchmark_of_the_host_runs(capsys):
+    assert host.main(["--device", "stub", "--calls", "1", "--repeats", "1"]) == 0
+    names = [line[:28].strip() for line in capsys.readouterr().out.splitlines()]
+    assert names[:2] == ["empty", "call"]
+    assert {"operator", "call, new number of tokens"} < set(names)
