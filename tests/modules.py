@@ -41,8 +41,8 @@ def lowered(text=LAYER, *, target="cpu", ranks=None, dtype=None, dims=DIMS, **op
     """A program's OpGraph, and the settings that it is compiled with. `ranks` is the size of a virtual group."""
     program = parse(text)
     ops = lower(program)
-    if dtype is not None and DType(dtype) is not compiler.row_dtype(ops):
-        ops, program = compiler.retype(ops, DType(dtype)), compiler.without_tiles(program)
+    if dtype is not None:
+        program, ops = compiler.in_dtype(program, ops, DType(dtype))
     bound = {name: size for name, size in dims if name in dims_to_bind(ops)}
     routes = next(kind for kind in ops.types.values() if isinstance(kind, RoutesType))
     settings = compiler.make_settings(

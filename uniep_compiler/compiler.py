@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from uniep_compiler.codegen.emit import Emitted, emit
 from uniep_compiler.codegen.plan_view import PlanView, plan_source, plan_view
-from uniep_compiler.diagnostics import InternalError
+from uniep_compiler.diagnostics import Diagnostic, InternalError, Label, Severity, UniepError
+from uniep_compiler.frontend.lower import lower_retyped
 from uniep_compiler.frontend.parse import Program
 from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.schedule import Schedule
@@ -19,10 +20,10 @@ from uniep_compiler.ir.types import DType, RoutesType
 from uniep_compiler.ir.verify import verify
 from uniep_compiler.passes.check_options import check_options
 from uniep_compiler.passes.check_support import check_support
-from uniep_compiler.passes.choose_options import choose_options, option_spans, token_tiles
+from uniep_compiler.passes.choose_options import active_blocks, choose_options, option_spans, token_tiles
 from uniep_compiler.passes.pipeline import State, run_passes
-from uniep_compiler.passes.retype import retype as retype
 from uniep_compiler.passes.settings import Settings
+from uniep_compiler.passes.stages import is_matrix
 from uniep_compiler.passes.stages import row_dtype as row_dtype
 from uniep_compiler.passes.target import Target
 from uniep_compiler.source import Source
@@ -137,10 +138,40 @@ def token_dim(ops: OpGraph) -> str:
 
 
 def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpGraph]:
-    """A program and its graph with rows of `dtype`; in another one than its own, without the tiles of its schedules."""
-    return (program, ops) if dtype is row_dtype(ops) else (without_tiles(program), retype(ops, dtype))
+    """A program and its graph with rows of `dtype`, as if the program said so.
+
+    In a dtype of another size, the program is without the tiles of its schedules: `tiles_left_out` tells which. Raises
+    UEP0601 for a program without rows, and the errors of `lower_retyped`.
+    """
+    own = row_dtype(ops)
+    if not any(is_matrix(ops, name) for name in ops.types):
+        message = f"`{ops.name}` has no rows, whose element type could be {dtype}"
+        raise UniepError([Diagnostic(code="UEP0601", message=message, help="leave the element type out")])
+    if dtype is own:
+        return program, ops
+    kept = program if dtype.num_bytes == own.num_bytes else _without_tiles(program)
+    return kept, lower_retyped(program, ops, own, dtype)
 
 
-def without_tiles(program: Program) -> Program:
-    """The program without the tiles of its schedules, which were chosen for its own dtype."""
+def _without_tiles(program: Program) -> Program:
     return replace(program, schedules=tuple(replace(block, tiles=()) for block in program.schedules))
+
+
+def tiles_left_out(
+    program: Program, changed: Program, target: Target, dims: Mapping[str, int]
+) -> tuple[Diagnostic, ...]:
+    """A warning for the tiles that a program sets for a target and dims, and that `changed` no longer has."""
+    before = {tile for block in active_blocks(program, target, dims) for tile in block.tiles}
+    after = {tile for block in changed.schedules for tile in block.tiles}
+    spans = sorted(tile.span for tile in before - after)
+    if not spans:
+        return ()
+    return (
+        Diagnostic(
+            code="UEP0326",
+            message="tiles of the schedule are left out, which were chosen for another element type",
+            labels=tuple(Label(span=span, text="left out", primary=span == spans[0]) for span in spans),
+            help="the default ones are used; give others by `tiles` of `schedule=`, or by `--schedule`",
+            severity=Severity.WARNING,
+        ),
+    )

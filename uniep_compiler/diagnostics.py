@@ -84,6 +84,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0323": "memory of another rank is out of reach",
         "UEP0324": "a schedule names something that is not there",
         "UEP0325": "a schedule divides by what may be 0",
+        "UEP0326": "tiles of a schedule are left out",
         # 05: compiler bugs.
         "UEP0501": "the compiler has a bug",
         # 06: run time.

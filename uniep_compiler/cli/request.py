@@ -62,8 +62,10 @@ def make_request(
     found = find_named_target(target)
     ops = lower(program)
     bound = bind(ops, numbers, program)
+    written = program
     if dtype is not None:
-        program, ops = compiler.in_dtype(program, ops, DType(dtype))
+        with blaming_options_without_place():
+            program, ops = compiler.in_dtype(program, ops, DType(dtype))
     with blaming_options_without_place():
         settings = compiler.make_settings(
             program,
@@ -75,8 +77,9 @@ def make_request(
             tokens={} if tokens is None else {compiler.token_dim(ops): tokens},
         )
         check_options(ops, settings)
-    warnings = tuple(d for d in diagnose(program) if d.severity is Severity.WARNING)
-    return Request(program=program, ops=ops, settings=settings, warnings=warnings)
+    odd = tuple(d for d in diagnose(program) if d.severity is Severity.WARNING)
+    left_out = compiler.tiles_left_out(written, program, found, settings.dims)
+    return Request(program=program, ops=ops, settings=settings, warnings=(*odd, *left_out))
 
 
 @contextmanager

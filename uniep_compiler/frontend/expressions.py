@@ -218,7 +218,7 @@ class Expressions:
             self.mark_used(call)
             return None
         value, word = self._operand(fit.arguments["v"], _CAST[0], call), fit.arguments["D"]
-        dtype = self.header.dtype(syntax.Ident(name=syntax.text_of(word), span=word.span))
+        dtype = self.header.dtype_in_body(syntax.Ident(name=syntax.text_of(word), span=word.span))
         if dtype is not None and not dtype.is_float:
             self.wrong(
                 "UEP0208",

@@ -6,13 +6,14 @@ else to that of the program's x. Ops that only move numbers keep the dtype that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label
+from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label, UniepError
 from uniep_compiler.frontend import check, syntax
 from uniep_compiler.frontend.builder import Builder, Constant, Result
 from uniep_compiler.frontend.expressions import Expressions, Found, Scope
 from uniep_compiler.frontend.parse import Program
+from uniep_compiler.frontend.retype import Retyping, retyping_of
 from uniep_compiler.frontend.scope import Header, default_dtype, error
 from uniep_compiler.frontend.syntax import Assign, Expr, MoeDecl, Return, Target
 from uniep_compiler.ir.ops import OpGraph, Value
@@ -43,6 +44,20 @@ def lower(program: Program | MoeDecl) -> OpGraph:
     return graph
 
 
+def lower_retyped(program: Program, ops: OpGraph, old: DType, new: DType) -> OpGraph:
+    """The OpGraph of a program's only (or selected) layer, which is `ops`, in another element type.
+
+    Raises UniepError where what the body says of f32 does not fit that: a value that it keeps in f32 may feed a GEMM.
+    """
+    bag = DiagnosticBag()
+    graph = _lower_moe(program.moe, bag, retyping_of(ops, old, new))
+    note = f"this is about the program with {new} for {old}: in its body, f32 stays f32"
+    if bag.errors:
+        raise UniepError([replace(error, notes=(*error.notes, note)) for error in bag.errors], program.source)
+    assert graph is not None
+    return graph
+
+
 def diagnose(program: Program) -> tuple[Diagnostic, ...]:
     """Every error and warning about a program's file beyond its syntax, in the order of the text."""
     bag = DiagnosticBag()
@@ -59,10 +74,10 @@ def _lower_file(program: Program, bag: DiagnosticBag) -> dict[str, OpGraph | Non
     return graphs
 
 
-def _lower_moe(decl: MoeDecl, bag: DiagnosticBag) -> OpGraph | None:
+def _lower_moe(decl: MoeDecl, bag: DiagnosticBag, retyping: Retyping | None = None) -> OpGraph | None:
     """The OpGraph of one layer; None if something is wrong, which is then in `bag` with all else that is."""
     of_header = DiagnosticBag()
-    header = Header(decl=decl, bag=of_header)
+    header = Header(decl=decl, bag=of_header, retyping=retyping)
     of_header.extend(check.check_dims_known(decl, header))
     of_body = DiagnosticBag()
     graph = _Lowering(decl=decl, bag=of_body, header=header).run()
@@ -179,7 +194,7 @@ class _Lowering:
 
     def bind(self, target: Target, found: Found) -> Found:
         """What the target stands for: the value, rounded where naming it does so."""
-        declared = self.header.dtype(target.dtype) if target.dtype is not None else None
+        declared = self.header.dtype_in_body(target.dtype) if target.dtype is not None else None
         if target.dtype is not None and declared is None:
             return None
         if not isinstance(found, Result) or (found.rounded and declared is None):
@@ -221,7 +236,7 @@ class _Lowering:
     def result(self, expr: Expr, found: Found, declared: syntax.TypeExpr) -> str | None:
         """The handle of one result, rounded to the declared dtype if nothing has rounded it yet."""
         handles = {name: value.handle for name, value in self.scope.values.items() if isinstance(value, Result)}
-        wanted = self.header.resolve(declared, {name: self.builder.types[h] for name, h in handles.items()})
+        wanted = self.declared(declared, found, handles)
         if isinstance(found, Constant):
             self.bag.add(error("UEP0212", "a constant is returned", expr.span, "this is a constant", "return a value"))
         if not isinstance(found, Result) or wanted is None:
@@ -236,6 +251,14 @@ class _Lowering:
             return value.handle
         self.bag.add(self.misfit(expr, type_, declared, wanted))
         return None
+
+    def declared(self, declared: syntax.TypeExpr, found: Found, handles: dict[str, str]) -> Type | None:
+        """The type that the header declares for the result `found`, in the element type that is asked for."""
+        wanted = self.header.resolve(declared, {name: self.builder.types[h] for name, h in handles.items()})
+        if self.header.retyping is None or not isinstance(wanted, TensorType | RowsType):
+            return wanted
+        type_ = self.builder.types[found.handle] if isinstance(found, Result) and found.rounded else None
+        return self.header.retyping.result(wanted, None if isinstance(type_, RoutesType) else type_)
 
     def misfit(self, expr: Expr, type_: Type, declared: syntax.TypeExpr, wanted: Type) -> Diagnostic:
         labels = (

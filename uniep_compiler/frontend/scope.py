@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label
 from uniep_compiler.frontend import syntax
+from uniep_compiler.frontend.retype import Retyping
 from uniep_compiler.frontend.syntax import Ident, MoeDecl, TypeExpr
 from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.source import Span
@@ -44,6 +45,7 @@ class Header:
 
     decl: MoeDecl
     bag: DiagnosticBag
+    retyping: Retyping | None = None
     params: dict[str, Type] = field(default_factory=dict)
     dims: frozenset[str] = field(init=False)  # that parameters name, of wrong types too: one mistake is one error
 
@@ -55,8 +57,11 @@ class Header:
         for param in by_routes_first:
             type_ = self.resolve(param.type, self.params)
             if type_ is not None:
-                self.params[param.name.name] = type_
+                self.params[param.name.name] = self._retyped(param.name.name, type_)
         self.params = {p.name.name: self.params[p.name.name] for p in self.decl.params if p.name.name in self.params}
+
+    def _retyped(self, name: str, type_: Type) -> Type:
+        return type_ if self.retyping is None else self.retyping.param(name, type_)
 
     def resolve(self, expr: TypeExpr, values: Mapping[str, Type]) -> Type | None:
         """The type that `expr` stands for; `values` are what `rows(...)` may name. None if it is wrong."""
@@ -98,6 +103,11 @@ class Header:
         )
         self.bag.add(error("UEP0205", f"unknown type `{name.name}`", name.span, "not a dtype", help_))
         return None
+
+    def dtype_in_body(self, name: Ident) -> DType | None:
+        """The dtype that a body's `name` stands for; None if there is no such one."""
+        dtype = self.dtype(name)
+        return dtype if dtype is None or self.retyping is None else self.retyping.in_body(dtype)
 
     def _routes(self, expr: TypeExpr) -> RoutesType | None:
         shape = self._shape(expr.dims)

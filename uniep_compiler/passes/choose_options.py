@@ -61,6 +61,12 @@ def token_tiles(program: Program, target: Target, dims: Mapping[str, int]) -> tu
     return tuple(tile for block in program.schedules if _depends(block, target, dims) for tile in block.tiles)
 
 
+def active_blocks(program: Program, target: Target, dims: Mapping[str, int]) -> tuple[ScheduleBlock, ...]:
+    """The blocks for a target that apply for these dims, or for these and some number of tokens."""
+    blocks = program.schedules
+    return tuple(block for block in blocks if _applies(block, target, dims) or _depends(block, target, dims))
+
+
 def _applies(block: ScheduleBlock, target: Target, dims: Mapping[str, int]) -> bool:
     try:
         return any(block.applies(name, dims) for name in _names(target))

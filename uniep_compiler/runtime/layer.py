@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -55,7 +56,8 @@ def compile(
 
     `dims`: every dim but the token dim. `target`: "auto" (a GPU if there is one, else the interpreter), "cpu", "cuda"
     or an architecture such as "sm_90". `group`: `uniep.virtual_group(n)`; None is one rank. `dtype` ("bf16", "f16",
-    "f32") replaces the element type that the program's rows have. `placement`: experts per rank, balanced by default.
+    "f32") replaces the element type that the program's rows have, as if its text said that one. `placement`: experts
+    per rank, balanced by default.
     `schedule`: keys of a schedule block that go over the program's. `timeout`: seconds that a task may wait.
     `debug`: errors of kernels are raised by the call itself, which then waits for them.
 
@@ -71,13 +73,17 @@ def compile(
         )
     ops = lower(program)
     bound = bind_dims(ops, dims, program)
-    if dtype is not None and _dtype(dtype) is not compiler.row_dtype(ops):
-        ops, program = compiler.retype(ops, _dtype(dtype)), compiler.without_tiles(program)
+    found = resolve_target(target)
+    if dtype is not None:
+        written = program
+        program, ops = compiler.in_dtype(program, ops, _dtype(dtype))
+        for warning in compiler.tiles_left_out(written, program, found, bound):
+            warnings.warn(warning.render(program.source), stacklevel=2)
     return Layer(
         program,
         ops=ops,
         dims=bound,
-        target=resolve_target(target),
+        target=found,
         group=group,
         placement=_placement(ops, bound, group, placement),
         overrides=dict(schedule or {}),

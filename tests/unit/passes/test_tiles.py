@@ -26,7 +26,7 @@ def tiles(text, target="sm_90", dtype=None, tokens=None, dims=DIMS, **overrides)
     """The tile of each GEMM; what is wrong with the options is raised."""
     source = parse(text)
     ops = lower(source)
-    ops = ops if dtype is None else compiler.retype(ops, dtype)
+    ops = ops if dtype is None else compiler.in_dtype(source, ops, dtype)[1]
     settings = compiler.make_settings(
         source,
         dims=dims,

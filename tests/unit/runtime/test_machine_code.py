@@ -32,7 +32,7 @@ def build(example, target, ranks=None, dtype=None, **options):
     program = parse_file(EXAMPLES / f"{example}.uniep")
     ops = lower(program)
     if dtype is not None:
-        ops, program = compiler.retype(ops, DType(dtype)), compiler.without_tiles(program)
+        program, ops = compiler.in_dtype(program, ops, DType(dtype))
     dims = {name: size for name, size in DIMS[example].items() if name in dims_to_bind(ops)}
     settings = compiler.make_settings(
         program,
