@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 import threading
+import traceback
 import warnings
 from dataclasses import replace
 
@@ -145,8 +146,9 @@ def test_a_call_that_breaks_off_between_launches(device):
     broken = copy.copy(layer)
     broken._default = replace(layer._default, forward=replace(layer._default.forward, source=source))
     for _ in range(3):
-        with pytest.raises(Exception, match="nobody_knows"):
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - Triton's own; compiled, it names the caller's line first
             run(broken, inputs)
+        assert "nobody_knows" in "".join(traceback.format_exception(raised.value))
         assert_same_bits(run(layer, inputs), expected)
 
 

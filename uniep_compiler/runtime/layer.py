@@ -57,9 +57,8 @@ def compile(
     `dims`: every dim but the token dim. `target`: "auto" (a GPU if there is one, else the interpreter), "cpu", "cuda"
     or an architecture such as "sm_90". `group`: `uniep.virtual_group(n)`; None is one rank. `dtype` ("bf16", "f16",
     "f32") replaces the element type that the program's rows have, as if its text said that one. `placement`: experts
-    per rank, balanced by default.
-    `schedule`: keys of a schedule block that go over the program's. `timeout`: seconds that a task may wait.
-    `debug`: errors of kernels are raised by the call itself, which then waits for them.
+    per rank, balanced by default. `schedule`: keys of a schedule block that go over the program's. `timeout`: seconds
+    that a task may wait. `debug`: errors of kernels are raised by the call itself, which then waits for them.
 
     The compiler's work is done and checked here; kernels are built on the first call. Raises UniepError with everything
     that is wrong with the program, the dims or the options.
@@ -241,6 +240,14 @@ class Layer:
         that cannot be, and UEP0608 for one that stands for another layer.
         """
         return torch_op.register(self, name)
+
+    def as_operator(self, name: str) -> str:
+        """The name, once there is an operator of that name for the layer. Tracers call this, and keep the name."""
+        return torch_op.define(self, name)
+
+    # What torch.compiler.assume_constant_result does, which would load a tracer. It has to be a method: as an argument,
+    # torch 2.11 takes no layer for a constant.
+    as_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def memory(self, tokens: int | Sequence[int]) -> MemoryReport:
         """What a call with that many tokens (under a group: on each rank) takes of a device's memory."""

@@ -116,7 +116,7 @@ def call(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
     """The layer's tensors, by its operator. UEP0601 for arguments that no operator can take."""
     layer.signature.check_count(args)
     # Tracers see that the name hangs on the layer's attributes, and trace again for another layer.
-    name = _defined(layer, f"{layer.ops.name}_{layer.digest[:16]}")
+    name = layer.as_operator(f"{layer.ops.name}_{layer.digest[:16]}")
     results = getattr(torch.ops.uniep, name).default(*_flat(layer, args))
     return (results,) if isinstance(results, Tensor) else tuple(results)
 
@@ -125,10 +125,10 @@ def register(layer: Layer, name: str) -> Any:
     """`torch.ops.uniep.NAME` for the layer. UEP0601 for a name that cannot be, UEP0608 for one that is another's."""
     if not name.isidentifier() or keyword.iskeyword(name):
         raise argument_error(f"{name!r} cannot be the name of an operator", "use letters, digits and underscores")
-    return getattr(torch.ops.uniep, _defined(layer, name))
+    return getattr(torch.ops.uniep, define(layer, name))
 
 
-def _defined(layer: Layer, name: str) -> str:
+def define(layer: Layer, name: str) -> str:
     """The name itself, once it stands for the layer. UEP0608 if it stands for another one."""
     with _lock:
         known = _layers.get(name)
@@ -139,10 +139,6 @@ def _defined(layer: Layer, name: str) -> str:
             message = f"there is an operator {NAMESPACE}::{name} already, and it is another layer"
             raise UniepError([Diagnostic(code="UEP0608", message=message, help="choose another name")])
     return name
-
-
-# As torch.compiler.assume_constant_result does, which would load a tracer: those call this once, and keep the name.
-_defined._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _define_new(layer: Layer, name: str) -> None:
