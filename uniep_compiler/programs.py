@@ -6,16 +6,17 @@ those of a file, and `program.source.text` is a start for one's own. Loads neith
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from numbers import Real
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.frontend.parse import Program, parse
+from uniep_compiler.ir.types import LARGEST_F32
 
 Layout = Literal["nk", "kn"]
 """Weights as `torch.nn.Linear` keeps them, `[E, out, in]`, or transposed, `[E, in, out]`."""
@@ -72,7 +73,7 @@ class ExpertsForm:
     name: str = "experts"
 
     def __post_init__(self) -> None:
-        wrong = [diagnostic for rule in _RULES for diagnostic in rule(self)]
+        wrong = list(_types_fit(self)) or [diagnostic for rule in _RULES for diagnostic in rule(self)]
         if wrong:
             raise UniepError(wrong)
 
@@ -216,8 +217,9 @@ def _gemm(form: ExpertsForm, rows: str, weight: str) -> str:
 
 def _clamps(form: ExpertsForm) -> Iterable[str]:
     if form.limit is not None:
-        yield f"g : f32 = clamp(gate, max={form.limit!r})"
-        yield f"u : f32 = clamp(up, min=-{form.limit!r}, max={form.limit!r})"
+        limit = _constant(form.limit)
+        yield f"g : f32 = clamp(gate, max={limit})"
+        yield f"u : f32 = clamp(up, min=-{limit}, max={limit})"
 
 
 def _activation(form: ExpertsForm) -> str:
@@ -227,11 +229,15 @@ def _activation(form: ExpertsForm) -> str:
     gate, up = ("gate", "up") if form.limit is None else ("g", "u")
     template = ACTIVATIONS[form.activation]
     if form.alpha is not None:
-        template = f"{{v}} * sigmoid({form.alpha!r} * {{v}})"
+        template = f"{{v}} * sigmoid({_constant(form.alpha)} * {{v}})"
     if not form.gated:
         return template.format(v="h")
-    offset = f"({up} + {form.up_offset!r})" if form.up_offset else up
+    offset = f"({up} + {_constant(form.up_offset)})" if form.up_offset else up
     return f"{template.format(v=gate)} * {offset}"
+
+
+def _constant(number: float) -> str:
+    return repr(float(number))
 
 
 def _in_brackets(expression: str) -> str:
@@ -243,6 +249,31 @@ def _in_brackets(expression: str) -> str:
 
 
 # -- options that cannot be --------------------------------------------------------------------------------------------
+
+
+def _types_fit(form: ExpertsForm) -> Iterable[Diagnostic]:
+    """Flags are bools, numbers are numbers that f32 has, and the activation and the name are text."""
+    for option in ("gated", "bias", "separate_gate"):
+        if not isinstance(getattr(form, option), bool):
+            yield _wrong(f"{option} is True or False, not {getattr(form, option)!r}")
+    for option in ("limit", "alpha", "up_offset"):
+        value = getattr(form, option)
+        if not (_is_number(value) or (value is None and _DEFAULTS[option] is None)):
+            yield _wrong(f"{option} is a number, not {value!r}")
+    for option in ("activation", "name"):
+        if not isinstance(getattr(form, option), str):
+            yield _wrong(f"{option} is text, not {getattr(form, option)!r}")
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, Real) and not isinstance(value, bool)
+    return is_real and bool(abs(value) <= LARGEST_F32)
+
+
+def _name_is_a_name(form: ExpertsForm) -> Iterable[Diagnostic]:
+    """The program's text has it behind `moe`."""
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", form.name) is None:
+        yield _wrong(f"{form.name!r} cannot be the name of a layer", "use letters, digits and underscores")
 
 
 def _words_are_known(form: ExpertsForm) -> Iterable[Diagnostic]:
@@ -272,12 +303,12 @@ def _is_expression(form: ExpertsForm) -> bool:
     return re.fullmatch(r"\s*\w*\s*", form.activation) is None
 
 
-def _numbers_are_finite(form: ExpertsForm) -> Iterable[Diagnostic]:
-    """Limits are positive, and all numbers are numbers."""
-    for option in ("limit", "alpha", "up_offset"):
+def _bounds_are_positive(form: ExpertsForm) -> Iterable[Diagnostic]:
+    """A limit leaves something between its bounds, and alpha bends the way of silu."""
+    for option in ("limit", "alpha"):
         value = getattr(form, option)
-        if value is not None and not (math.isfinite(value) and (option == "up_offset" or value > 0)):
-            yield _wrong(f"{option} is a {'' if option == 'up_offset' else 'positive '}number, not {value!r}")
+        if value is not None and value <= 0:
+            yield _wrong(f"{option} is a positive number, not {value!r}")
 
 
 def _options_of_gates_need_one(form: ExpertsForm) -> Iterable[Diagnostic]:
@@ -318,9 +349,10 @@ def _wrong(message: str, help_text: str = "") -> Diagnostic:
 
 _DEFAULTS = {field.name: field.default for field in fields(ExpertsForm)}
 _RULES: tuple[Callable[[ExpertsForm], Iterable[Diagnostic]], ...] = (
+    _name_is_a_name,
     _words_are_known,
     _activation_is_known,
-    _numbers_are_finite,
+    _bounds_are_positive,
     _options_of_gates_need_one,
     _alpha_is_of_silu,
     _expressions_are_complete,

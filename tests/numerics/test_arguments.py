@@ -172,6 +172,27 @@ def test_lists_under_a_group(device):
     refused(group, (args[0], [args[1][0], args[1][1][:2]], *args[2:]), "`experts` (of rank 1)", "[3, 2]")
 
 
+UNUSED = SWIGLU.replace(
+    "w2      : bf16[E, H, I],", "w2 : bf16[E, H, I], w3 : bf16[E, I, H], b : bf16[E, I], _c : f32[E],"
+).replace("    h  = ", "    q  = group_gemm(xs, w3, bias=b)\n    h  = ")
+
+
+@pytest.mark.parametrize("ranks", [None, 1, 2, 3])
+def test_weights_that_no_result_needs_are_passed_whole_or_in_parts(device, ranks):
+    layer = compile_layer(SHAPE, device, ranks=ranks, text=UNUSED)
+    inputs = make_inputs(SHAPE, device, dtype="f32")
+    expected = run(compile_layer(SHAPE, device, ranks=ranks), inputs)
+    whole = [inputs.x.new_zeros(shape) for shape in ((4, 16, 32), (4, 16), (4,))]
+    if ranks is None:
+        assert_same_bits(layer(*inputs.args, *whole), expected)
+        return
+    used = inputs.split([6 // ranks] * ranks, layer.placement)
+    for unused in ([[t] * ranks for t in whole], [list(t.split(list(layer.placement))) for t in whole]):
+        assert_same_bits(torch.cat(layer(*used, *unused)), expected)
+    with pytest.raises(uniep.UniepError, match=r"`w3` \(of rank 0\) has shape \[7, 16, 32\]"):
+        layer(*used, [inputs.x.new_zeros((7, 16, 32))] * ranks, *unused[1:])
+
+
 def test_lists_without_a_group(device):
     layer, inputs, _ = plain(device)
     refused(layer, [[value] for value in inputs.args], "`x` has to be a tensor, not list")

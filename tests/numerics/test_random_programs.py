@@ -49,6 +49,17 @@ def test_random_programs(interpreter):
     assert sum(built) >= 10
 
 
+@pytest.mark.parametrize("schedule", [*ONE_RANK, *GROUPS], ids=str)
+def test_weights_that_feed_nothing(interpreter, schedule):
+    """Seed 297: most of its weights are in GEMMs that no result needs."""
+    text = random_program(297)
+    layer, again = build(text, interpreter, {}), build(text, interpreter, schedule)
+    args = arguments(layer, interpreter)
+    for out, expected in zip(run(again, args), run(layer, args), strict=True):
+        if expected is not None:
+            assert_same_bits(out, expected)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1400, 50))
 def test_many_random_programs(first, interpreter):

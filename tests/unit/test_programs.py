@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -241,8 +242,23 @@ def test_the_layer_has_the_name_that_it_was_given():
         ({"activation": "sillu"}, "did you mean 'silu'?"),
         ({"activation": "h", "gated": False}, "write an expression of `h`"),
         ({"limit": -7.0}, "limit is a positive number, not -7.0"),
-        ({"alpha": float("nan")}, "alpha is a positive number, not nan"),
+        ({"alpha": float("nan")}, "alpha is a number, not nan"),
         ({"up_offset": float("inf")}, "up_offset is a number, not inf"),
+        ({"limit": 0}, "limit is a positive number, not 0"),
+        ({"alpha": -1.0}, "alpha is a positive number, not -1.0"),
+        ({"limit": "x"}, "limit is a number, not 'x'"),
+        ({"limit": True}, "limit is a number, not True"),
+        ({"limit": 10**400}, "limit is a number, not 1000"),
+        ({"limit": 1e39}, "limit is a number, not 1e+39"),
+        ({"alpha": [1.0]}, "alpha is a number, not [1.0]"),
+        ({"up_offset": None}, "up_offset is a number, not None"),
+        ({"up_offset": object}, "up_offset is a number, not <class 'object'>"),
+        ({"activation": None}, "activation is text, not None"),
+        ({"bias": "no"}, "bias is True or False, not 'no'"),
+        ({"gated": None}, "gated is True or False, not None"),
+        ({"dtype": ["bf16"]}, "dtype is one of bf16, f16, f32, not ['bf16']"),
+        ({"name": 3}, "name is text, not 3"),
+        ({"name": "m(x : bf16[T, H])"}, "'m(x : bf16[T, H])' cannot be the name of a layer"),
         ({"gated": False, "separate_gate": True}, "separate_gate=True needs gated experts"),
         ({"gated": False, "split": "interleaved"}, "split='interleaved' needs gated experts"),
         ({"gated": False, "limit": 7.0}, "limit=7.0 needs gated experts"),
@@ -258,6 +274,11 @@ def test_options_that_cannot_be_are_refused(options, message):
         programs.experts(**options)
     assert set(caught.value.codes) == {"UEP0601"}
     assert message in str(caught.value)
+
+
+def test_numbers_may_come_from_numpy():
+    numbers = {"limit": np.float32(7.0), "alpha": np.float64(1.5), "up_offset": np.int64(1)}
+    assert programs.experts(**numbers).source.text == programs.experts(limit=7, alpha=1.5, up_offset=1).source.text
 
 
 def test_all_wrong_options_are_shown_at_once():

@@ -17,7 +17,7 @@ from uniep_compiler.frontend.sugar import SUGAR
 from uniep_compiler.frontend.syntax import Call, Expr
 from uniep_compiler.ir.op_table import OPS, OpInfo, Slot, SlotKind
 from uniep_compiler.ir.ops import Attr
-from uniep_compiler.ir.types import Dim, TensorType
+from uniep_compiler.ir.types import LARGEST_F32, Dim, TensorType
 from uniep_compiler.source import Span
 
 Found = Result | Constant | None
@@ -158,8 +158,15 @@ class Expressions:
             return None
         kind, fold = _OPERATORS[expr.operator.name]
         if isinstance(left, Constant) and isinstance(right, Constant):
-            return Constant(value=fold(left.value, right.value), span=expr.span)
+            return self._folded(fold(left.value, right.value), expr.span)
         return self.builder.emit_one(kind, (left, right), expr.span)
+
+    def _folded(self, value: float, span: Span) -> Constant | None:
+        if abs(value) <= LARGEST_F32:
+            return Constant(value=value, span=span)
+        help_ = f"the largest f32 is {LARGEST_F32:.1e}"
+        self.wrong("UEP0106", "these constants come to a number that is too large", span, "does not fit f32", help_)
+        return None
 
     def _call(self, call: Call) -> Result | None:
         name = call.function.name
@@ -280,6 +287,11 @@ class Expressions:
             message = f"`{slot.name}` of `{call.function.name}` is not a constant"
             self.wrong("UEP0209", message, expr.span, "expected a number", "write the number itself")
             return None
+        if found is not None and slot.positive and found.value <= 0:
+            message = f"`{slot.name}` of `{call.function.name}` is {found.value:g}"
+            help_ = f"it is {slot.default}, if you leave it out"
+            self.wrong("UEP0204", message, expr.span, "expected a positive number", help_)
+            return None
         return found.value if found is not None else None
 
     def _experts(self, span: Span) -> str | None:
@@ -308,7 +320,7 @@ class Expressions:
 
 
 def _no_division(divisor: Found) -> str:
-    if isinstance(divisor, Constant) and divisor.value:
+    if isinstance(divisor, Constant) and abs(divisor.value) >= 1 / LARGEST_F32:
         return f"multiply by the inverse instead: `* {1 / divisor.value:.17g}`"
     return "values are not divided by values; what needs that can be computed in PyTorch, and come in as a parameter"
 

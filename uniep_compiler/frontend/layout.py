@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from lark import Token
 
 from uniep_compiler.diagnostics import Diagnostic, Label
+from uniep_compiler.ir.types import LARGEST_F32
 from uniep_compiler.source import Span
 
 MAX_ERRORS = 20
@@ -208,7 +209,7 @@ class _State:
                     "write a smaller one",
                 )
             )
-        if token.type == "FLOAT" and abs(float(token)) > 3.4028234e38:
+        if token.type == "FLOAT" and float(token) > LARGEST_F32:
             self.fail(
                 _error("UEP0106", "this number is too large", token, "does not fit f32", "the largest f32 is 3.4e38")
             )

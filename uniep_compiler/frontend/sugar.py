@@ -80,8 +80,8 @@ _ENTRIES = (
         "g = clamp(gate, max=limit)",
         slots=(
             Slot(name="h"),
-            Slot(name="alpha", kind=SlotKind.NUMBER, default="1.702", optional=True),
-            Slot(name="limit", kind=SlotKind.NUMBER, default="7.0", optional=True),
+            Slot(name="alpha", kind=SlotKind.NUMBER, default="1.702", optional=True, positive=True),
+            Slot(name="limit", kind=SlotKind.NUMBER, default="7.0", optional=True, positive=True),
             _how("interleaved"),
         ),
         expand=_swiglu_clamped,

@@ -27,7 +27,10 @@ class SlotKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One place of a call. An optional one is given by keyword, and `flag` keeps whether it was as an attribute."""
+    """One place of a call. An optional one is given by keyword, and `flag` keeps whether it was as an attribute.
+
+    `positive` is about a number.
+    """
 
     name: str
     kind: SlotKind = SlotKind.VALUE
@@ -35,6 +38,7 @@ class Slot:
     default: str | None = None
     optional: bool = False
     flag: bool = False
+    positive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ class DType(StrEnum):
         return {DType.BF16: 2, DType.F16: 2, DType.F32: 4, DType.I32: 4, DType.I64: 8}[self]
 
 
+LARGEST_F32 = float.fromhex("0x1.fffffep127")
+"""The largest number that f32 has."""
+
 _TERM = re.compile(r"(?P<sign>[+-]?)(?:(?P<number>\d+)(?:\*(?P<scaled>[A-Za-z_]\w*))?|(?P<name>[A-Za-z_]\w*))")
 
 

@@ -103,6 +103,16 @@ def one_tensor_is_dispatched_in_a_group(ops: OpGraph, settings: Settings) -> Ite
         yield _unsupported("a second `dispatch` under a group", op.span, "dispatch one tensor; or write two layers")
 
 
+def sent_rows_have_routes_of_their_own(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """What sends go by, ids and who is sent what, is made where the layer routes. Routes that come in lack it."""
+    sends = not settings.local or settings.relay is Relay.OFF
+    for op in ops.ops if sends else ():
+        if op.kind == "dispatch" and ops.producer(op.operands[1]) is None:
+            help_ = f"take the experts' ids, and dispatch by `route(ids)`; return `{op.operands[1]}` to layers behind"
+            help_ += "" if not settings.local else "; or leave `relay = off` out"
+            yield _unsupported("sending rows by routes that come in as a parameter", op.span, help_)
+
+
 def returned_rows_are_relayed_in_a_group(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
     """Under a group, other ranks write symmetric memory only, and results are not."""
     in_place = settings.relay is Relay.OFF and not settings.local
@@ -148,6 +158,7 @@ RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
     sums_are_returned,
     results_are_computed,
     one_tensor_is_dispatched_in_a_group,
+    sent_rows_have_routes_of_their_own,
     returned_rows_are_relayed_in_a_group,
     elementwise_ops_have_a_stage,
     splits_that_meet_are_alike,

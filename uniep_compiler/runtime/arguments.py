@@ -211,7 +211,7 @@ class _Call:
 
     def _check_shape(self, name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> None:
         want = [self._size(dim) for dim in kind.shape]
-        if role is ParamRole.EXPERTS:
+        if role is ParamRole.EXPERTS or self._may_be_sharded(role, kind, arg):
             want[0] = self.num_experts
         if isinstance(kind, RowsType):
             want.insert(0, self.rows)
@@ -222,6 +222,11 @@ class _Call:
             raise argument_error(f"{name} has shape {list(have)}, but has to be [{text}]", f"the program says {kind}")
         if isinstance(kind, TensorType) and kind.shape[0] == Dim.of(self.signature.token):
             self.tokens = have[0]
+
+    def _may_be_sharded(self, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> bool:
+        """Whether this is one rank's part of a parameter by expert that no result needs: it may be whole, too."""
+        by_expert = bool(kind.shape) and kind.shape[0] == self.signature.routes.experts
+        return role is ParamRole.UNUSED and by_expert and arg.dim() > 0 and arg.shape[0] == self.num_experts
 
     def _size(self, dim: Dim) -> int | None:
         if self.signature.token not in dim.names:

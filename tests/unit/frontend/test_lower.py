@@ -9,7 +9,7 @@ from uniep_compiler.diagnostics import UniepError
 from uniep_compiler.frontend.lower import MAX_ERRORS, diagnose, lower
 from uniep_compiler.frontend.parse import parse
 from uniep_compiler.ir.ops_text import print_ops
-from uniep_compiler.ir.types import DType
+from uniep_compiler.ir.types import LARGEST_F32, DType
 
 START = "    r = route(experts)\n    xs = dispatch(x, r)\n    h = group_gemm(xs, w13)\n"
 END = "    return combine(group_gemm(a, w2), weights)\n}\n"
@@ -17,6 +17,14 @@ END = "    return combine(group_gemm(a, w2), weights)\n}\n"
 
 def lowered(body, header=HEADER, end=END):
     return lower(parse(f"{header}{START}{body}{end}"))
+
+
+def error_of(body):
+    """The only thing that is wrong with the body."""
+    with pytest.raises(UniepError) as caught:
+        lowered(body)
+    (error,) = caught.value.diagnostics
+    return error
 
 
 def ops_of(body, **kwargs):
@@ -146,6 +154,42 @@ def test_sugar_is_what_it_means(sugar, meaning):
     up = "clamp(up, min=-7, max=7)"
     meaning = meaning.replace("gated(gate, up)", f"{g} * sigmoid({g} * 1.702) * ({up} + 1)")
     assert computed(f"    a = {sugar}\n") == computed(f"    {meaning}\n")
+
+
+@pytest.mark.parametrize("name", ["limit", "alpha"])
+@pytest.mark.parametrize(("text", "number"), [("-1", "-1"), ("0", "0"), ("2.0 - 3.5", "-1.5"), ("-1e-30", "-1e-30")])
+def test_numbers_of_swiglu_clamped_are_positive(name, text, number):
+    error = error_of(f"    a = swiglu_clamped(h, {name}={text})\n")
+    assert error.code == "UEP0204"
+    assert error.message == f"`{name}` of `swiglu_clamped` is {number}"
+    assert error.span.end_column - error.span.column == len(text)
+
+
+# -- Constants ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "constants",
+    ["3e38 * 2", "3e38 + 3e38", "-3e38 - 3e38", "3e38 * 3e38 * 0", " * ".join(["1e38"] * 9)],
+)
+@pytest.mark.parametrize("use", ["silu(h) * ({})", "clamp(h, max={})", "swiglu_clamped(h, alpha={})"])
+def test_constants_that_come_to_too_much_are_an_error(use, constants):
+    error = error_of(f"    a = {use.format(constants)}\n")
+    assert error.code == "UEP0106"
+    assert error.message == "these constants come to a number that is too large"
+
+
+def test_constants_may_come_to_the_largest_f32_and_to_less_than_the_smallest():
+    largest, nothing = "1.7014117331926443e38 * 2", "1e-45 * 1e-45"
+    graph = lowered(f"    a = swiglu(h) * ({largest}) + ({nothing}) - 65520 * 2\n")
+    constants = [op.attr("value") for op in graph.ops if op.kind == "const"]
+    assert constants == [LARGEST_F32, pytest.approx(1e-90), 131040.0]
+
+
+def test_the_inverse_of_next_to_nothing_is_not_proposed():
+    error = error_of("    a = silu(h) / 1e-320\n")
+    assert error.code == "UEP0223"
+    assert "multiply" not in error.help
 
 
 def computed(body):

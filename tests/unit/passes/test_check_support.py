@@ -9,6 +9,7 @@ from uniep_compiler import compiler
 from uniep_compiler.diagnostics import UniepError
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse
+from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.passes.check_support import combined_value
 from uniep_compiler.passes.target import find_target
 
@@ -21,7 +22,7 @@ def build(text, ranks=None, **schedule):
         program,
         dims=DIMS,
         target=find_target("cpu"),
-        placement=(4,) if ranks is None else (2, 2),
+        placement=balanced_placement(4, ranks or 1),
         local=ranks is None,
         overrides=schedule,
     )
@@ -72,6 +73,27 @@ def test_results_are_no_symmetric_memory(name):
     assert build(SUPPORTED[name], relay="off")
     with pytest.raises(UniepError, match="set `relay = copy`"):
         build(SUPPORTED[name], 2, relay="off")
+
+
+BY_ROUTES = "uniep 1\nmoe m(x : bf16[T, H], r : routes[T, K, E], w : bf16[E, I, H]) -> bf16[rows(r), I] {{\n {}\n}}"
+
+
+@pytest.mark.parametrize("relay", ["copy", "gather", "off"])
+@pytest.mark.parametrize("ranks", [None, 1, 2])
+@pytest.mark.parametrize(
+    "body", ["return group_gemm(dispatch(x, r), w)", "q = r\n xs = relu(dispatch(x, q))\n return group_gemm(xs, w)"]
+)
+def test_rows_are_sent_by_routes_that_the_layer_makes(body, ranks, relay):
+    text = BY_ROUTES.format(body)
+    if ranks is None and relay != "off":
+        assert build(text, relay=relay)
+        return
+    with pytest.raises(UniepError) as caught:
+        build(text, ranks, relay=relay)
+    (error,) = caught.value.diagnostics
+    assert error.message == "sending rows by routes that come in as a parameter is not supported yet"
+    assert error.help.endswith("`relay = off` out") == (ranks is None)
+    assert "dispatch(x" in text.splitlines()[error.span.line - 1]
 
 
 @pytest.mark.parametrize(
