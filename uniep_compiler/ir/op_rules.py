@@ -7,7 +7,7 @@ number, so that the front end can point at their text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from uniep_compiler.ir.ops import Attr, Value
@@ -209,6 +209,64 @@ def combine(site: Site) -> tuple[Type, ...]:
         site.tensor(1, 2, "one weight per route, an f32[T, K]")
         _router_weights(site, 1, routes)
     return (TensorType(dtype=DType.F32, shape=(routes.tokens, *rows.shape)),)
+
+
+def to_routes(site: Site) -> tuple[Type, ...]:
+    """One number per row back to its route: `f32[rows(r)]` to `f32[T, K]`, 0 where a route has no row."""
+    rows = site.rows(0)
+    if rows.shape:
+        site.wrong("UEP0207", "`to_routes` takes one number per row", (0, f"this is {rows}"), help="sum the rows first")
+    routes = site.routes_of(rows)
+    return (TensorType(dtype=DType.F32, shape=(routes.tokens, routes.topk)),)
+
+
+def bias_rows(site: Site) -> tuple[Type, ...]:
+    """For each row its expert's bias: `D[E, n]` to `D[rows(r), n]`."""
+    bias, routes = site.tensor(0, 2, "the biases of experts, a D[E, n]"), site.routes(1)
+    site.same("the experts", (0, bias.shape[0]), (1, routes.experts))
+    return (RowsType(dtype=bias.dtype, routes=site.operands[1].name, shape=(bias.shape[1],)),)
+
+
+def group_outer(site: Site) -> tuple[Type, ...]:
+    """For each expert the sum of its rows' outer products: `D[rows(r), n]`, `D[rows(r), k]` to `f32[E, n, k]`."""
+    left, right = site.rows(0), site.rows(1)
+    if len(left.shape) != 1 or len(right.shape) != 1 or left.routes != right.routes:
+        labels = ((0, f"this is {left}"), (1, f"this is {right}"))
+        site.wrong("UEP0207", "`group_outer` takes rows of numbers of one routing", *labels, help=_ONE_DIM)
+    if site.float_dtype(0) is not site.float_dtype(1):
+        labels = ((0, f"this is {left}"), (1, f"this is {right}"))
+        site.wrong("UEP0208", "`group_outer` multiplies values of one dtype", *labels, help="cast one of them")
+    return (TensorType(dtype=DType.F32, shape=(site.routes_of(left).experts, *left.shape, *right.shape)),)
+
+
+def group_sum(site: Site) -> tuple[Type, ...]:
+    """For each expert the sum of its rows: `D[rows(r), n]` to `f32[E, n]`."""
+    rows = site.rows(0)
+    site.float_dtype(0)
+    return (TensorType(dtype=DType.F32, shape=(site.routes_of(rows).experts, *rows.shape)),)
+
+
+def row_sum(site: Site) -> tuple[Type, ...]:
+    """The sum over the last dim, in f32."""
+    site.float_dtype(0)
+    type_ = site.operands[0].type
+    if isinstance(type_, RoutesType) or not type_.shape:
+        site.wrong("UEP0209", "`row_sum` takes rows of numbers", (0, f"this is {type_}"), help=_ONE_DIM)
+    return (replace(type_, dtype=DType.F32, shape=type_.shape[:-1]),)
+
+
+def join(site: Site) -> tuple[Type, ...]:
+    """Twice `D[..., n]` to `D[..., 2*n]`: columns side by side or in turn, as `split` found them.
+
+    One operand may be a constant.
+    """
+    first, second = (operand.type for operand in site.operands)
+    wide = second if isinstance(first, TensorType) and not first.shape else first
+    narrow = first if wide is second else second
+    if isinstance(wide, RoutesType) or not wide.shape or narrow not in (wide, TensorType(dtype=DType.F32, shape=())):
+        labels = ((0, f"this is {first}"), (1, f"this is {second}"))
+        site.wrong("UEP0207", "`join` takes two values of one type", *labels, help=_ONE_DIM)
+    return (replace(wide, shape=(*wide.shape[:-1], wide.shape[-1].times(2))),)
 
 
 def counts(site: Site) -> tuple[Type, ...]:

@@ -241,13 +241,13 @@ class Layer:
         """
         return torch_op.register(self, name)
 
-    def as_operator(self, name: str) -> str:
+    def _as_operator(self, name: str) -> str:
         """The name, once there is an operator of that name for the layer. Tracers call this, and keep the name."""
         return torch_op.define(self, name)
 
     # What torch.compiler.assume_constant_result does, which would load a tracer. It has to be a method: as an argument,
     # torch 2.11 takes no layer for a constant.
-    as_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _as_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def memory(self, tokens: int | Sequence[int]) -> MemoryReport:
         """What a call with that many tokens (under a group: on each rank) takes of a device's memory."""

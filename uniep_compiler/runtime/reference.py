@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -26,7 +28,10 @@ class PlainRoutes:
 
 
 def run_reference(
-    ops: OpGraph, dims: Mapping[str, int], inputs: Mapping[str, Tensor | Routes], dtype: torch.dtype | None
+    ops: OpGraph,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Tensor | Routes | PlainRoutes],
+    dtype: torch.dtype | None,
 ) -> tuple[object, ...]:
     """The program's results. With `dtype` (float64, say) everything is computed in it and nothing is rounded.
 
@@ -47,13 +52,13 @@ class _Reference:
         self.topk = routes.topk.value(dims)
         self.values: dict[str, object] = {}
 
-    def run(self, inputs: Mapping[str, Tensor | Routes]) -> tuple[object, ...]:
+    def run(self, inputs: Mapping[str, Tensor | Routes | PlainRoutes]) -> tuple[object, ...]:
         values = self.values
         for name, value in inputs.items():
             if isinstance(value, Routes):
                 values[name] = self._from_plan(value)
             else:
-                values[name] = value.to(self.dtype) if value.is_floating_point() else value
+                values[name] = value.to(self.dtype) if _is_float(value) else value
         for param in self.ops.params:
             if isinstance(param.type, RowsType):  # what lies behind the last valid row is no row
                 values[param.name] = _tensor(values[param.name])[: len(self._routes_of(param.name).expert)]
@@ -102,6 +107,18 @@ class _Reference:
                 return (self._group_gemm(op, operands),)
             case "combine":
                 return (self._combine(op, operands),)
+            case "to_routes":
+                return (self._to_routes(op, _tensor(operands[0])),)
+            case "bias_rows":
+                return (_tensor(operands[0])[_routes(operands[1]).expert],)
+            case "group_outer":
+                return (self._by_expert(op, lambda a, b: a.T @ b, operands),)
+            case "group_sum":
+                return (self._by_expert(op, lambda rows: rows.sum(0), operands),)
+            case "row_sum":
+                return (_tensor(operands[0]).sum(-1),)
+            case "join":
+                return (_join(_tensor(operands[0]), _tensor(operands[1]), str(op.attr("how"))),)
             case "split":
                 return _split(_tensor(operands[0]), str(op.attr("how")))
             case "const":
@@ -141,6 +158,18 @@ class _Reference:
             total = total + by_route.view(-1, routes.topk, rows.shape[1])[:, k]
         return total
 
+    def _to_routes(self, op: Op, numbers: Tensor) -> Tensor:
+        routes = self._routes_of(op.operands[0])
+        by_route = numbers.new_zeros(routes.num_routes)
+        by_route[routes.route] = numbers
+        return by_route.view(-1, routes.topk)
+
+    def _by_expert(self, op: Op, function: Callable[..., Tensor], operands: list[object]) -> Tensor:
+        """What `function` makes of each expert's rows."""
+        expert = self._routes_of(op.operands[0]).expert
+        rows = [_tensor(value) for value in operands]
+        return torch.stack([function(*(value[expert == e] for value in rows)) for e in range(self.experts)])
+
     def _routes_of(self, rows: str) -> PlainRoutes:
         """The routes that a rows value belongs to."""
         kind = self.ops.types[rows]
@@ -154,6 +183,12 @@ def _split(value: Tensor, how: str) -> tuple[Tensor, Tensor]:
         first, second = value.chunk(2, dim=-1)
         return first, second
     return value[..., 0::2], value[..., 1::2]
+
+
+def _join(a: Tensor, b: Tensor, how: str) -> Tensor:
+    like = a if a.dim() else b
+    a, b = a.expand_as(like), b.expand_as(like)
+    return torch.cat((a, b), -1) if how == "halves" else torch.stack((a, b), -1).flatten(-2)
 
 
 def _elementwise(op: Op, v: list[Tensor]) -> Tensor:
@@ -178,11 +213,31 @@ def _elementwise(op: Op, v: list[Tensor]) -> Tensor:
             return torch.relu(v[0])
         case "square":
             return v[0] * v[0]
+        case "gelu_slope":
+            return _slope(functional.gelu, v[0])
+        case "gelu_tanh_slope":
+            return _slope(partial(functional.gelu, approximate="tanh"), v[0])
+        case "step":
+            return (v[0] > 0).to(v[0].dtype)
+        case "within":
+            low, high = op.optional("min"), op.optional("max")
+            inside = torch.ones_like(v[0], dtype=torch.bool)
+            inside &= v[0] >= float(str(low)) if low is not None else inside
+            inside &= v[0] <= float(str(high)) if high is not None else inside
+            return inside.to(v[0].dtype)
         case "clamp":
             low, high = op.optional("min"), op.optional("max")
             return torch.clamp(v[0], *(None if limit is None else float(str(limit)) for limit in (low, high)))
         case _:
             raise KeyError(f"the reference does not know op {op.kind}")
+
+
+def _slope(function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+    """The derivative of a function of one number."""
+    with torch.enable_grad():
+        v = v.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(function(v).sum(), v)
+    return slope
 
 
 def _broadcast(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,6 +253,10 @@ def _tensor(value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"not a tensor: {type(value).__name__}")
     return value
+
+
+def _is_float(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _routes(value: object) -> PlainRoutes:

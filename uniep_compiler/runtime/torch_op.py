@@ -116,7 +116,7 @@ def call(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
     """The layer's tensors, by its operator. UEP0601 for arguments that no operator can take."""
     layer.signature.check_count(args)
     # Tracers see that the name hangs on the layer's attributes, and trace again for another layer.
-    name = layer.as_operator(f"{layer.ops.name}_{layer.digest[:16]}")
+    name = layer._as_operator(f"{layer.ops.name}_{layer.digest[:16]}")
     results = getattr(torch.ops.uniep, name).default(*_flat(layer, args))
     return (results,) if isinstance(results, Tensor) else tuple(results)
 

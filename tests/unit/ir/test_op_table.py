@@ -11,12 +11,14 @@ from uniep_compiler.frontend.parse import parse_file
 from uniep_compiler.ir.op_rules import Problem
 from uniep_compiler.ir.op_table import OPS, infer
 from uniep_compiler.ir.ops import Value
+from uniep_compiler.passes.differentiate import differentiate, differentiable_params
 
 GOOD = [*sorted(CASES.glob("ops_*.uniep")), *sorted((Path(__file__).parents[3] / "examples").glob("*.uniep"))]
 
 
 PROGRAMS = [parse_file(path) for path in GOOD]
-GRAPHS = [lower(program[name]) for program in PROGRAMS for name in program.moes]
+FORWARD = [lower(program[name]) for program in PROGRAMS for name in program.moes]
+GRAPHS = FORWARD + [differentiate(graph, differentiable_params(graph)).backward for graph in FORWARD]
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
