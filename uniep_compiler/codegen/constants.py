@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from uniep_compiler.codegen import state_layout as layout
-from uniep_compiler.codegen.places import Places
+from uniep_compiler.codegen.places import Places, num_columns
 from uniep_compiler.codegen.view import ConstantGroup, ConstantView
 from uniep_compiler.ir.tasks import Family, GemmBody
 
@@ -31,6 +31,7 @@ STATE_CONSTANTS: tuple[tuple[str, int, str], ...] = (
 OPTION_CONSTANTS: Mapping[str, str] = {
     "TILE_ROWS": "rows of an M tile",
     "GROUP": "M tiles whose tasks share weights in L2",
+    "LAG": "groups of tiles between a family and the one that it reads from",
     "CHUNK": "rows that copies handle at a time",
     "COPY_COLS": "columns that copies handle at a time",
     "MAP_COLS": "columns that maps handle at a time",
@@ -78,11 +79,12 @@ def _option_constants(places: Places) -> Iterable[tuple[str, int, str]]:
         "TOPK_BLOCK": 1 << (graph.topk - 1).bit_length(),
         "NUM_RANKS": graph.ranks,
     }
-    pieces = {name: cols for (_, cols), name in places.pieces.items()}
+    numbered = {name: cols for (_, cols), name in places.pieces.items()}
+    numbered |= {name: lag for lag, name in places.lags.items()}
     for kind, note in OPTION_CONSTANTS.items():
         if kind in values:
             yield kind, values[kind], note
-        yield from ((name, cols, note) for name, cols in pieces.items() if name.startswith(kind))
+        yield from ((name, cols, note) for name, cols in numbered.items() if name.startswith(kind))
 
 
 def _tile_constants(family: Family, places: Places) -> Iterable[tuple[str, int, str]]:
@@ -90,6 +92,8 @@ def _tile_constants(family: Family, places: Places) -> Iterable[tuple[str, int, 
     if not isinstance(body, GemmBody):
         return
     names, cols = places.names.tiles[family.name], body.tile.cols // len(body.accumulators)
+    columns = num_columns(body)
     yield names.cols, cols, "columns of an accumulator"
-    yield names.columns, -(-body.num_cols // cols), "tiles side by side"
+    yield names.columns, columns, "tiles side by side"
     yield names.depth, body.tile.depth, "products that are summed at a time"
+    yield names.step, columns * places.settings.options.group, "tasks of a group of M tiles"

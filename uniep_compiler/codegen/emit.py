@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from uniep_compiler.codegen.as_int import without_as_int
 from uniep_compiler.codegen.kernel_view import kernel_view
 from uniep_compiler.codegen.layout import fit_lines
 from uniep_compiler.codegen.loader import environment
@@ -79,14 +80,15 @@ def render(view: KernelView) -> Emitted:
 def _prelude(view: KernelView) -> str:
     mode = "interpreted" if view.interpreted else "compiled"
     fields = {"uses_tma": view.uses_tma, "dot_precision": view.dot_precision}
-    return "\n\n".join(_render(f"{part.format(mode)}.py.jinja", **fields) for part in PRELUDE)
+    return "\n\n".join(_render_code(f"{part.format(mode)}.py.jinja", view, **fields) for part in PRELUDE)
 
 
 def _kernels(launches: list[dict[str, object]], view: KernelView, arguments: tuple[str, ...]) -> str:
     """The entry functions, and what finds their tasks."""
     # Interpreted, a scalar argument comes as a block of one.
     counts = [name for name in view.run_time_counts if name in arguments] if view.interpreted else []
-    return _render("triton/kernel.py.jinja", k=view, launches=launches, arguments=arguments, counts=counts).strip("\n")
+    context = {"k": view, "launches": launches, "arguments": arguments, "counts": counts}
+    return _render_code("triton/kernel.py.jinja", view, **context).strip("\n")
 
 
 def _constants(view: KernelView, used: Collection[str]) -> list[ConstantGroup]:
@@ -102,11 +104,17 @@ def _render(template: str, **context: object) -> str:
     return environment().get_template(template).render(**context)
 
 
+def _render_code(template: str, view: KernelView, **context: object) -> str:
+    """The text of a template of functions, without `as_int` where they are compiled."""
+    text = _render(template, **context)
+    return text if view.interpreted else without_as_int(text)
+
+
 def _family_text(family: FamilyView, view: KernelView) -> FamilyText:
     fields = {**{name: getattr(family, name) for name in family.__slots__}, **family.body}
-    draft = _render("triton/family.py.jinja", f={**fields, "params": ()})
+    draft = _render_code("triton/family.py.jinja", view, f={**fields, "params": ()})
     params = _used(draft, (*MADE, *view.arguments), family.decode)
-    text = _render("triton/family.py.jinja", f={**fields, "params": params})
+    text = _render_code("triton/family.py.jinja", view, f={**fields, "params": params})
     return FamilyText(name=family.name, const=family.const, params=params, text=text.strip("\n"))
 
 
@@ -136,6 +144,7 @@ def _launch_fields(launch: LaunchView, families: dict[str, FamilyText], view: Ke
         "stages": stages,
         "locate_params": params,
         "families": mine,
+        "uses_board": any("board" in family.params for family in mine),
         "made_lines": _counts(counted, "0" if view.local else "rank", local=view.local),
     }
 

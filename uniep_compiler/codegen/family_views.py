@@ -10,7 +10,7 @@ from uniep_compiler.codegen.gemm_views import gemm_body
 from uniep_compiler.codegen.layout import WIDTH
 from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
 from uniep_compiler.codegen.view import FamilyView, PostView, WaitView
-from uniep_compiler.ir.index import Expr, Lookup
+from uniep_compiler.ir.index import Expr, Int, Lookup
 from uniep_compiler.ir.tasks import CopyBody, Family, GemmBody, MapBody, Post, ReduceBody, Role, Wait, ZeroBody
 from uniep_compiler.passes.accesses import NUM_ROWS
 
@@ -76,7 +76,7 @@ def _doc(family: Family) -> str:
 
 
 def _comments(family: Family, places: Places) -> tuple[str, ...]:
-    """The lines of the program that the family stands for."""
+    """The lines of the program that the family stands for, by their numbers in the listing at the top."""
     source = places.settings.source
     spans = [family.span]
     if isinstance(family.body, GemmBody | MapBody):
@@ -87,10 +87,13 @@ def _comments(family: Family, places: Places) -> tuple[str, ...]:
     return tuple(printable(f"line {number}: {source.line(number).strip()}") for number in numbers)
 
 
-def printable(text: str) -> str:
-    """The text as one line of a comment, without what Python could not read or an editor would not show."""
+def printable(text: str, beside: int = 8) -> str:
+    """The text as one line of a comment, without what Python could not read or an editor would not show.
+
+    `beside` is the number of columns that something else takes in that line.
+    """
     shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text.expandtabs(4))
-    return shown if len(shown) < WIDTH - 8 else f"{shown[: WIDTH - 12]} ..."
+    return shown if len(shown) < WIDTH - beside else f"{shown[: WIDTH - beside - 4]} ..."
 
 
 def _decode(family: Family, places: Places) -> tuple[str, ...]:
@@ -126,6 +129,7 @@ def _rank_lines(family: Family) -> list[str]:
 
 
 def _wait(wait: Wait, places: Places) -> WaitView:
+    poster = next(f for f in places.schedule.graph.families if wait.signal in {post.signal for post in f.posts})
     lookups: dict[Expr, str] = {NUM_ROWS: "num_rows"}
     if isinstance(wait.target, Lookup) and wait.target.table == "block_routes":
         at = "block" if places.local else "rank * blocks_bound + block"
@@ -133,11 +137,27 @@ def _wait(wait: Wait, places: Places) -> WaitView:
     index = places.text(wait.index, lookups)
     return WaitView(
         counter=places.counter(wait.signal, index),
-        target=places.text(wait.target, lookups),
+        target=places.text(places.tasks_by_name(poster.name, wait.target), lookups),
         scope=wait.scope.value,
         signal=places.names.signals[wait.signal],
         place=index,
+        until=printable(f"Until {_done(poster, wait)}."),
     )
+
+
+def _done(poster: Family, wait: Wait) -> str:
+    """What `poster` has done once a wait for it is over."""
+    match poster.role:
+        case Role.COMM:
+            return f"all rows of the tile are there: {poster.name} posts once for each"
+        case Role.PUSH:
+            return f"the block's rows are all back: {poster.name} posts once for each"
+        case _ if wait.index == Int(0):
+            return f"{poster.name} has done all tiles: it posts once for each task"
+        case _ if len(poster.domain) > 1:
+            return f"{poster.name} has done all columns of the tile: it posts once for each task"
+        case _:
+            return f"{poster.name} has done the tile: it posts once"
 
 
 def _post(post: Post, places: Places, lookups: Mapping[Expr, str]) -> PostView:

@@ -77,6 +77,7 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
         "bm": places.tile_rows(body.tile.rows),
         "bn": tile.cols,
         "bk": tile.depth,
+        "uses_depth": not (places.tma.get((family.name, body.rows)) and by_tma),
         "depth": places.dim(places.sizes.depth(body)),
         "num_cols": num_cols,
         "cols_tail": cols_tail and (not by_tma or any(acc.bias for acc in body.accumulators)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from uniep_compiler.codegen.constants import FIXED_NAMES, constant_groups
@@ -10,7 +11,7 @@ from uniep_compiler.codegen.gemm_views import tma_blocks
 from uniep_compiler.codegen.layout import WIDTH
 from uniep_compiler.codegen.names import module_names
 from uniep_compiler.codegen.order_views import launch_view
-from uniep_compiler.codegen.places import Places, piece_names
+from uniep_compiler.codegen.places import Places, lag_names, piece_names
 from uniep_compiler.codegen.sizes import find_sizes
 from uniep_compiler.codegen.state_layout import CURSORS
 from uniep_compiler.codegen.view import KernelView, OutputView, TmaView
@@ -21,6 +22,7 @@ from uniep_compiler.ir.tasks import BufferKind, Role, TaskGraph
 from uniep_compiler.ir.types import DType
 from uniep_compiler.passes.names import ROW_ROUTE, fresh
 from uniep_compiler.passes.settings import Settings
+from uniep_compiler.passes.target import NUM_STAGES, NUM_WARPS
 from uniep_compiler.version import VERSION
 
 LOCAL_TABLES = ("totals", "tile_expert", "tile_row", "tile_rows", "row_of", "row_route")
@@ -80,6 +82,7 @@ def _find_places(schedule: Schedule, settings: Settings, ops: OpGraph) -> tuple[
         sizes=find_sizes(ops, graph),
         tma=names_of_blocks,
         pieces=piece_names(graph, names.taken - set(FIXED_NAMES)),
+        lags=lag_names(schedule, settings.options.group, names.taken - set(FIXED_NAMES)),
     )
     return places, tma
 
@@ -106,21 +109,44 @@ def _header(schedule: Schedule, settings: Settings) -> tuple[str, ...]:
     dims = ", ".join(f"{name} = {value}" for name, value in sorted(settings.dims.items()))
     options = settings.options
     lines = [
+        *_file(settings),
         f"dims: {dims}; ranks: {settings.ranks}",
         f"schedule: fuse = {options.fuse}, relay = {settings.relay}, send = {settings.send}, order = {settings.order}",
     ]
+    lines.append(_grid(settings))
     for launch in schedule.launches:
         order = " | ".join(" + ".join(families_of(segment)) for segment in launch.segments)
         lines.append(f"{launch.name}: {order}")
     return tuple(part for line in lines for part in textwrap.wrap(line, WIDTH - 4, subsequent_indent="    "))
 
 
+def _file(settings: Settings) -> tuple[str, ...]:
+    """The name of the program's file, without its folder: a module is the same wherever that lies."""
+    name = settings.source.name if settings.source is not None else ""
+    if not name or name.startswith("<"):
+        return ()
+    *_, last = re.split(r"[/\\]", name)
+    return (f"program: {printable(last)}",)
+
+
+def _grid(settings: Settings) -> str:
+    """What a kernel is launched with."""
+    asked = settings.options.workers
+    if settings.target.interpreted:
+        return f"launch: {asked} workers, one after the other" if asked else "launch: one worker"
+    grid = f"{asked} workers" if asked else "one worker per multiprocessor"
+    return f"launch: {grid}; {NUM_WARPS} warps each, loads run ahead over {NUM_STAGES} stages"
+
+
 def _program(ops: OpGraph, settings: Settings) -> tuple[str, ...]:
-    """The program's text, where there is one."""
+    """The program's text with the numbers of its lines, where there is one."""
     source, span = settings.source, ops.span
     if source is None or not span.line:
         return ()
-    return tuple(printable(source.line(number).rstrip()) for number in range(span.line, span.end_line + 1))
+    digits = len(str(span.end_line))
+    numbers = range(span.line, span.end_line + 1)
+    beside = digits + 8
+    return tuple(f"{number:>{digits}} | {printable(source.line(number), beside)}".rstrip() for number in numbers)
 
 
 def _arguments(places: Places, tma: tuple[TmaView, ...], outputs: tuple[OutputView, ...]) -> tuple[str, ...]:

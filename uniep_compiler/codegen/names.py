@@ -14,12 +14,13 @@ from uniep_compiler.passes.names import fresh, is_named
 
 LONGEST_LOCAL = 20
 LONGEST_DIM = 12
-"""Characters that are kept of a value's and of a dim's name, so that lines stay short."""
+LONGEST_LAG = 16
+"""Characters that are kept of a value's, a dim's, and a family's name in that of its lag, so that lines stay short."""
 
 MADE = ("board", "num_tiles", "total_rows", "tokens", "rank")
 """What kernels make of their arguments and hand down to families."""
 
-TILE_PARTS = ("COLS", "COLUMNS", "DEPTH")
+TILE_PARTS = ("COLS", "COLUMNS", "DEPTH", "STEP")
 
 _DECODED = frozenset({"tile", "column", "expert", "first_row", "num_rows", "first_token", "route", "source", "origin"})
 _SUFFIXES = ("_first", "_at", "_tile", "_bias", "_numbers")
@@ -29,7 +30,8 @@ _SUFFIXES = ("_first", "_at", "_tile", "_bias", "_numbers")
 class ModuleNames:
     """What a module calls families (functions and constants), signals and dims, by their names in the IR.
 
-    `taken` holds every name at the top of the module, and every argument.
+    `lags` and `firsts` are locals of the code that finds a task: by how many groups a family runs behind the first, and
+    where its tasks begin in a step. `taken` holds every name at the top of the module, and every argument.
     """
 
     functions: Mapping[str, str]
@@ -37,16 +39,19 @@ class ModuleNames:
     tiles: Mapping[str, TileNames]
     signals: Mapping[str, str]
     dims: Mapping[str, str]
+    lags: Mapping[str, str]
+    firsts: Mapping[str, str]
     taken: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileNames:
-    """Constants of a GEMM: columns of an accumulator, tiles side by side, and the reduction step."""
+    """Constants of a GEMM: columns of an accumulator, tiles side by side, the reduction step, tasks of a group."""
 
     cols: str
     columns: str
     depth: str
+    step: str
 
 
 def module_names(graph: TaskGraph, dims: Iterable[str], taken: Iterable[str]) -> ModuleNames:
@@ -65,13 +70,18 @@ def module_names(graph: TaskGraph, dims: Iterable[str], taken: Iterable[str]) ->
     dim_names = take({name: name.upper()[:LONGEST_DIM] for name in sorted(dims)})
     functions = take({name: name for name in families})
     numbers = take({name: name.upper() for name in families})
-    cols, columns, depth = (take({name: f"{numbers[name]}_{part}" for name in gemms}) for part in TILE_PARTS)
+    cols, columns, depth, step = (take({name: f"{numbers[name]}_{part}" for name in gemms}) for part in TILE_PARTS)
     return ModuleNames(
         dims=dim_names,
         functions=functions,
         families=numbers,
-        tiles={name: TileNames(cols=cols[name], columns=columns[name], depth=depth[name]) for name in gemms},
+        tiles={
+            name: TileNames(cols=cols[name], columns=columns[name], depth=depth[name], step=step[name])
+            for name in gemms
+        },
         signals=take({signal.name: f"SIGNAL_{signal.name.upper()}" for signal in graph.signals}),
+        lags=take({name: f"{name[:LONGEST_LAG]}_lag" for name in families}),
+        firsts=take({name: f"{name[:LONGEST_LAG]}_from" for name in families}),
         taken=frozenset(used),
     )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from uniep_compiler.codegen.names import ModuleNames
 from uniep_compiler.codegen.sizes import Sizes, dim_expr
 from uniep_compiler.codegen.triton_text import ATOM, expr_text
-from uniep_compiler.ir.index import Binary, BinaryOp, Expr, Int, Sym, cdiv, substitute
-from uniep_compiler.ir.schedule import Schedule
+from uniep_compiler.ir.index import Binary, BinaryOp, Expr, Int, Sym, cdiv, substitute, walk
+from uniep_compiler.ir.schedule import Interleave, Launch, Schedule
 from uniep_compiler.ir.tasks import Buffer, BufferKind, CopyBody, Family, GemmBody, MapBody, ReduceBody, TaskGraph
 from uniep_compiler.ir.types import Dim
 from uniep_compiler.passes.accesses import EXPERT, FIRST_ROW, NUM_ROWS, ROUTE_AT, SOURCE
@@ -51,12 +52,39 @@ def piece_names(graph: TaskGraph, taken: Collection[str]) -> dict[tuple[str, int
     return names
 
 
+def lag_names(schedule: Schedule, group: int, taken: Collection[str]) -> dict[int, str]:
+    """A constant for each lag: by how many groups of tiles a family runs behind the one that it reads from."""
+    names: dict[int, str] = {}
+    for launch in schedule.launches:
+        lags = starts(launch, Sym("num_tiles") // group)
+        if lags and lags[0] not in names:
+            names[lags[0]] = fresh("LAG", (*names.values(), *taken))
+    return names
+
+
+def starts(launch: Launch, groups: Expr) -> tuple[int, ...]:
+    """By how many groups of tiles the second, third, ... family of a launch's pipeline run behind the first."""
+    steps = [segment.steps for segment in launch.segments if isinstance(segment, Interleave)]
+    found = {expr.lhs for count in steps for expr in walk(count) if _is_limit(expr, groups)}
+    return tuple(sorted(lag.value for lag in found if isinstance(lag, Int)))
+
+
+def _is_limit(expr: Expr, groups: Expr) -> TypeGuard[Binary]:
+    return isinstance(expr, Binary) and expr.op is BinaryOp.MIN and expr.rhs == groups
+
+
+def num_columns(body: GemmBody) -> int:
+    """Tiles side by side in a GEMM's result."""
+    return -(-body.num_cols // (body.tile.cols // len(body.accumulators)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """The texts for one schedule.
 
     `tma` names the tensor descriptor through which a family reads a buffer, by both; `pieces` the constants that say
-    how many columns copies (and reduces) handle at a time, by COPY_COLS or REDUCE_COLS and that number.
+    how many columns copies (and reduces) handle at a time, by COPY_COLS or REDUCE_COLS and that number; `lags` those
+    for how many groups of tiles a family runs behind the one before it, by that number.
     """
 
     schedule: Schedule
@@ -65,6 +93,7 @@ class Places:
     sizes: Sizes
     tma: Mapping[tuple[str, str], str]
     pieces: Mapping[tuple[str, int], str]
+    lags: Mapping[int, str]
 
     @property
     def local(self) -> bool:
@@ -115,17 +144,38 @@ class Places:
         """An index expression, with names for the numbers in it."""
         return expr_text(substitute(expr, self._named_numbers()), lookups or {}, outer)
 
+    def tasks_by_name(self, family: str, count: Expr) -> Expr:
+        """A number of tasks of a family over M tiles, with names for the numbers of tiles and of columns in it."""
+        group, groups = self.settings.options.group, self.groups
+        named: dict[Expr, Expr] = {}
+        if group > 1:
+            named = {
+                groups: groups,
+                groups * group: Binary(BinaryOp.MUL, groups, Sym("GROUP")),
+                Int(group): Sym("GROUP"),
+            }
+        body, tiles = self.schedule.graph.family(family).body, self.names.tiles.get(family)
+        if isinstance(body, GemmBody) and tiles is not None:
+            per_tile = num_columns(body)
+            named |= {Int(per_tile * group): Sym(tiles.step), Int(per_tile): Sym(tiles.columns)}
+        return substitute(count, named)
+
+    @property
+    def groups(self) -> Expr:
+        """Full groups of M tiles of a rank."""
+        return Sym("num_tiles") // self.settings.options.group
+
     def _named_numbers(self) -> Mapping[Expr, Expr]:
         graph = self.schedule.graph
         topk = dim_expr(self.sizes.topk, self.names.dims)
         token = Binary(BinaryOp.FLOORDIV, ROUTE_AT, topk)
-        block, group = Sym("BLOCK"), Int(self.settings.options.group)
+        block = Sym("BLOCK")
         named: dict[Expr, Expr] = {
             ROUTE_AT // graph.topk // graph.block: Binary(BinaryOp.FLOORDIV, token, block),
             ROUTE_AT // graph.topk: token,
             cdiv(TOKENS, graph.block): Binary(BinaryOp.CEILDIV, TOKENS, block),
             cdiv(Sym("tokens_bound"), graph.block): Binary(BinaryOp.CEILDIV, Sym("tokens_bound"), block),
-            Sym("num_tiles") // group: Sym("groups"),
+            self.groups: Sym("groups"),
             Sym("tokens_bound") * graph.topk: Binary(BinaryOp.MUL, Sym("tokens_bound"), topk),
         }
         return {expr: name for expr, name in named.items() if isinstance(expr, Binary)}  # division by 1 folds away

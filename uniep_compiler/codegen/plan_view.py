@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from uniep_compiler.codegen import state_layout
+from uniep_compiler.codegen.as_int import without_as_int
 from uniep_compiler.codegen.loader import environment
 from uniep_compiler.options import Order, Send
 
@@ -44,6 +45,7 @@ class SendView:
 class PlanView:
     """The plan of one layer: bound dims, block sizes, and the words of the error record."""
 
+    interpreted: bool
     prelude: str
     num_experts: int
     topk: int
@@ -81,6 +83,7 @@ def plan_view(
     """The view of a plan. `send` is None where the task graph sends nothing; `block` is a power of two."""
     expert_block = min(MAX_EXPERT_BLOCK, _power_of_two(experts, least=16))
     return PlanView(
+        interpreted=interpret,
         prelude="prelude/arith_interpreted.py.jinja" if interpret else "prelude/arith_compiled.py.jinja",
         num_experts=experts,
         topk=topk,
@@ -135,7 +138,8 @@ def _send_view(send: Send, order: Order, ranks: int, experts: int, topk: int) ->
 
 def plan_source(view: PlanView) -> str:
     """The text of the plan's module, with the kernels `plan_count` and `plan_place`."""
-    return environment().get_template(TEMPLATE).render(view=view)
+    text = environment().get_template(TEMPLATE).render(view=view)
+    return text if view.interpreted else without_as_int(text)
 
 
 def _power_of_two(value: int, *, least: int) -> int:

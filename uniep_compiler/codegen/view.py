@@ -24,13 +24,14 @@ class ConstantGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitView:
-    """A wait: address of the counter, target, scope, and what the error record says of it."""
+    """A wait: address of the counter, target, scope, what the error record says of it, and in words what it is for."""
 
     counter: str
     target: str
     scope: str
     signal: str
     place: str
+    until: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

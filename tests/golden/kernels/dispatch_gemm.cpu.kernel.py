@@ -2,6 +2,7 @@
 
 dims: E = 128, H = 2048, K = 8, N = 1536; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker
 launch_0: gemm_h | pad_h
 """
 
@@ -12,15 +13,15 @@ from triton.runtime.interpreter import TensorHandle
 
 # The program:
 #
-#    moe dispatch_gemm(
-#        x       : bf16[T, H],
-#        experts : i32[T, K],
-#        w       : bf16[E, N, H],
-#    ) -> routes[T, K, E], bf16[rows(r), N] where H % 16 == 0 {
-#        r = route(experts)
-#        h = group_gemm(dispatch(x, r), w)
-#        return r, h
-#    }
+#     7 | moe dispatch_gemm(
+#     8 |     x       : bf16[T, H],
+#     9 |     experts : i32[T, K],
+#    10 |     w       : bf16[E, N, H],
+#    11 | ) -> routes[T, K, E], bf16[rows(r), N] where H % 16 == 0 {
+#    12 |     r = route(experts)
+#    13 |     h = group_gemm(dispatch(x, r), w)
+#    14 |     return r, h
+#    15 | }
 
 # Dims of the program.
 H = 2048
@@ -79,11 +80,13 @@ def as_block(array, dtype):
     return tl.tensor(TensorHandle(array, dtype), tl.block_type(dtype, list(array.shape)))
 
 
+@device_function
 def as_int(x):
     """A scalar, where Python wants an integer: the bounds of a `range`."""
     return int(x.handle.data.item()) if isinstance(x, tl.tensor) else int(plain(x))
 
 
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     a, b = plain(a), plain(b)
@@ -92,11 +95,13 @@ def cdiv(a, b):
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
+@device_function
 def advance(base, count, rows, cols):
     """`base` moved by count * rows * cols elements, counted in 64 bits."""
     if isinstance(count, tl.tensor):
@@ -104,6 +109,7 @@ def advance(base, count, rows, cols):
     return base + count * as_int(rows) * as_int(cols)
 
 
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     if isinstance(a, int) and isinstance(b, int):
@@ -111,11 +117,13 @@ def minimum(a, b):
     return tl.minimum(a, b)
 
 
+@device_function
 def nan_block(size):
     """A block of NaN."""
     return as_block(np.full((size,), np.nan, dtype=np.float32), tl.float32)
 
 
+@device_function
 def mma(a, b, acc):
     """acc + a @ b in fp32: products are added one after the other, so a row's bits depend on that row alone."""
     left, right, total = fp32_values(a), fp32_values(b), acc.handle.data.copy()
@@ -124,11 +132,13 @@ def mma(a, b, acc):
     return as_block(total, tl.float32)
 
 
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return as_block(fp32_values(x), tl.float32)
 
 
+@device_function
 def narrow(x, dtype):
     """fp32 values, rounded to nearest even into `dtype`."""
     if dtype is tl.bfloat16:
@@ -136,6 +146,7 @@ def narrow(x, dtype):
     return x.to(dtype)
 
 
+@device_function
 def rounded(x, dtype):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return widen(narrow(x, dtype))
@@ -156,11 +167,13 @@ def bf16_bits(values):
     return np.where(np.isnan(values), np.uint32(0x7FC0), nearest).astype(np.uint16)
 
 
+@device_function
 def given_up(state):
     """Whether the call was given up."""
     return as_int(tl.load(state + STATE_ABORT)) != 0
 
 
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return as_int(tl.atomic_add(cursor, 1, sem="relaxed"))
@@ -282,19 +295,17 @@ def locate(task, num_tiles, total_rows, rows_bound):
     family = -1
     index = task
     # gemm_h
-    size = num_tiles * 24
+    size = num_tiles * GEMM_H_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_H
         else:
             index -= size
     # pad_h
-    size = cdiv(rows_bound - total_rows, 16)
+    size = cdiv(rows_bound - total_rows, CHUNK)
     if family < 0:
         if index < size:
             family = PAD_H
-        else:
-            index -= size
     return family, index
 
 
@@ -319,12 +330,11 @@ def forward(
     board_capacity = as_int(board_capacity)
     rows_bound = as_int(rows_bound)
     h_size = as_int(h_size)
-    half = as_int(tl.load(state + STATE_CALL) % 2)
-    board = scoreboard + half * board_capacity
+    half = as_int(tl.load(state + STATE_CALL)) % 2
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
     total_rows = num_rows_of(totals, 0)
-    num_tasks = num_tiles * 24 + cdiv(rows_bound - total_rows, 16)
+    num_tasks = num_tiles * GEMM_H_COLUMNS + cdiv(rows_bound - total_rows, CHUNK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

@@ -2,6 +2,7 @@
 
 dims: E = 128, H = 2048, K = 8, N = 1536; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker per multiprocessor; 8 warps each, loads run ahead over 3 stages
 launch_0: gemm_h | pad_h
 """
 
@@ -10,15 +11,15 @@ import triton.language as tl
 
 # The program:
 #
-#    moe dispatch_gemm(
-#        x       : bf16[T, H],
-#        experts : i32[T, K],
-#        w       : bf16[E, N, H],
-#    ) -> routes[T, K, E], bf16[rows(r), N] where H % 16 == 0 {
-#        r = route(experts)
-#        h = group_gemm(dispatch(x, r), w)
-#        return r, h
-#    }
+#     7 | moe dispatch_gemm(
+#     8 |     x       : bf16[T, H],
+#     9 |     experts : i32[T, K],
+#    10 |     w       : bf16[E, N, H],
+#    11 | ) -> routes[T, K, E], bf16[rows(r), N] where H % 16 == 0 {
+#    12 |     r = route(experts)
+#    13 |     h = group_gemm(dispatch(x, r), w)
+#    14 |     return r, h
+#    15 | }
 
 # Dims of the program.
 H = tl.constexpr(2048)
@@ -52,65 +53,59 @@ RUN_TIME_COUNTS = ["board_capacity", "rows_bound", "h_size"]
 # -- What families share
 
 
-# A function that kernels call. Compiled, it becomes part of each caller.
+# A function that kernels call: it becomes part of each caller. `@triton.jit` marks kernels alone, which the host calls.
 device_function = triton.jit
 
 
-@triton.jit
-def as_int(x):
-    """A scalar, where Python wants an integer: the bounds of a `range`."""
-    return x
-
-
-@triton.jit
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
-@triton.jit
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
-@triton.jit
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     return tl.minimum(a, b)
 
 
-@triton.jit
+@device_function
 def nan_block(size: tl.constexpr):
     """A block of NaN."""
     return tl.full((size,), float("nan"), tl.float32)
 
 
-@triton.jit
+@device_function
 def mma(a, b, acc):
     """acc + a @ b, summed in fp32 by one class of matrix instruction."""
     return tl.dot(a, b, acc)
 
 
-@triton.jit
+@device_function
 def narrow(x, dtype: tl.constexpr):
     """fp32 values, rounded to nearest even into `dtype`."""
     return x.to(dtype)
 
 
-@triton.jit
+@device_function
 def rounded(x, dtype: tl.constexpr):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return x.to(dtype).to(tl.float32)
 
 
-@triton.jit
+@device_function
 def given_up(state):
     """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
     return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
 
 
-@triton.jit
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return tl.atomic_add(cursor, 1, sem="relaxed").to(tl.int32)
@@ -128,13 +123,13 @@ def split_grouped(index, num_tiles, columns, group):
 @device_function
 def num_tiles_of(totals, rank):
     """M tiles of a rank; `totals` holds tiles and rows of each."""
-    return as_int(tl.load(totals + rank * 2))
+    return tl.load(totals + rank * 2)
 
 
 @device_function
 def num_rows_of(totals, rank):
     """Rows that a rank computes."""
-    return as_int(tl.load(totals + rank * 2 + 1))
+    return tl.load(totals + rank * 2 + 1)
 
 
 @device_function
@@ -142,10 +137,10 @@ def clear_other_half(state, scoreboard, board_capacity, half):
     """Zero the counters and cursors that the next call will use; nobody uses them in this one."""
     other = scoreboard + (1 - half) * board_capacity
     lanes = tl.arange(0, CLEAR_BLOCK)
-    step = as_int(tl.num_programs(0)) * CLEAR_BLOCK
-    for first in range(as_int(tl.program_id(0)) * CLEAR_BLOCK, as_int(board_capacity), step):
+    step = tl.num_programs(0) * CLEAR_BLOCK
+    for first in range(tl.program_id(0) * CLEAR_BLOCK, board_capacity, step):
         tl.store(other + first + lanes, zeros((CLEAR_BLOCK,), tl.int64), mask=first + lanes < board_capacity)
-    if as_int(tl.program_id(0)) == 0:
+    if tl.program_id(0) == 0:
         cursors = state + STATE_CURSOR + (1 - half) * CURSORS
         tl.store(cursors + tl.arange(0, CURSORS), zeros((CURSORS,), tl.int64))
 
@@ -154,9 +149,9 @@ def clear_other_half(state, scoreboard, board_capacity, half):
 def leave(state, half):
     """Count a worker out. 1 for the last one of the grid, however late it came, else 0."""
     tl.debug_barrier()
-    left = as_int(tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel"))
+    left = tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel")
     is_last = 0
-    if left == as_int(tl.num_programs(0)) - 1:
+    if left == tl.num_programs(0) - 1:
         tl.store(state + STATE_EXITED, 0)
         is_last = 1
     return is_last
@@ -174,7 +169,7 @@ def end_call(state):
 def fill_nan(out, size):
     """Fill `size` elements of `out` with NaN."""
     lanes = tl.arange(0, CLEAR_BLOCK)
-    for first in range(0, as_int(size), CLEAR_BLOCK):
+    for first in range(0, size, CLEAR_BLOCK):
         place = first + lanes.to(tl.int64)
         tl.store(out + place, narrow(nan_block(CLEAR_BLOCK), out.dtype.element_ty), mask=place < size)
 
@@ -187,9 +182,9 @@ def gemm_h(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
     """Compute one tile of `h`."""
     # line 13: h = group_gemm(dispatch(x, r), w)
     tile, column = split_grouped(index, num_tiles, GEMM_H_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + tile))
-    first_row = as_int(tl.load(tile_row + tile))
-    num_rows = as_int(tl.load(tile_rows + tile))
+    expert = tl.load(tile_expert + tile)
+    first_row = tl.load(tile_row + tile)
+    num_rows = tl.load(tile_rows + tile)
     rows = tl.arange(0, TILE_ROWS)
     cols = column * GEMM_H_COLS + tl.arange(0, GEMM_H_COLS)
     depth = tl.arange(0, GEMM_H_DEPTH)
@@ -197,6 +192,7 @@ def gemm_h(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
     # Rows past the last repeat it and are not stored.
     route = tl.load(row_route + first_row + minimum(rows, num_rows - 1))
     row_at = x_ptr + (route // K)[:, None].to(tl.int64) * x_stride + depth[None, :]
+    # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
     h_acc_first = expert * N + column * GEMM_H_COLS
     h_acc = zeros((TILE_ROWS, GEMM_H_COLS), tl.float32)
     for k in range(0, H, GEMM_H_DEPTH):
@@ -231,19 +227,17 @@ def locate(task, num_tiles, total_rows, rows_bound):
     family = -1
     index = task
     # gemm_h
-    size = num_tiles * 6
+    size = num_tiles * GEMM_H_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_H
         else:
             index -= size
     # pad_h
-    size = cdiv(rows_bound - total_rows, 16)
+    size = cdiv(rows_bound - total_rows, CHUNK)
     if family < 0:
         if index < size:
             family = PAD_H
-        else:
-            index -= size
     return family, index
 
 
@@ -265,12 +259,11 @@ def forward(
     w_tma,
 ):
     """The persistent kernel: takes tasks in order, until there are none left."""
-    half = as_int(tl.load(state + STATE_CALL) % 2)
-    board = scoreboard + half * board_capacity
+    half = tl.load(state + STATE_CALL) % 2
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
     total_rows = num_rows_of(totals, 0)
-    num_tasks = num_tiles * 6 + cdiv(rows_bound - total_rows, 16)
+    num_tasks = num_tiles * GEMM_H_COLUMNS + cdiv(rows_bound - total_rows, CHUNK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

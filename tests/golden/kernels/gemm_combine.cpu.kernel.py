@@ -2,6 +2,7 @@
 
 dims: E = 128, H = 2048, I = 768, K = 8; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker
 launch_0: gemm_y | reduce_out
 """
 
@@ -12,15 +13,15 @@ from triton.runtime.interpreter import TensorHandle
 
 # The program:
 #
-#    moe gemm_combine(
-#        r       : routes[T, K, E],
-#        a       : bf16[rows(r), I],
-#        weights : f32[T, K],
-#        w       : bf16[E, H, I],
-#    ) -> bf16[T, H] where I % 16 == 0 {
-#        y = group_gemm(a, w)
-#        return combine(y, weights)
-#    }
+#     7 | moe gemm_combine(
+#     8 |     r       : routes[T, K, E],
+#     9 |     a       : bf16[rows(r), I],
+#    10 |     weights : f32[T, K],
+#    11 |     w       : bf16[E, H, I],
+#    12 | ) -> bf16[T, H] where I % 16 == 0 {
+#    13 |     y = group_gemm(a, w)
+#    14 |     return combine(y, weights)
+#    15 | }
 
 # Dims of the program.
 H = 2048
@@ -92,11 +93,13 @@ def as_block(array, dtype):
     return tl.tensor(TensorHandle(array, dtype), tl.block_type(dtype, list(array.shape)))
 
 
+@device_function
 def as_int(x):
     """A scalar, where Python wants an integer: the bounds of a `range`."""
     return int(x.handle.data.item()) if isinstance(x, tl.tensor) else int(plain(x))
 
 
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     a, b = plain(a), plain(b)
@@ -105,11 +108,13 @@ def cdiv(a, b):
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
+@device_function
 def advance(base, count, rows, cols):
     """`base` moved by count * rows * cols elements, counted in 64 bits."""
     if isinstance(count, tl.tensor):
@@ -117,6 +122,7 @@ def advance(base, count, rows, cols):
     return base + count * as_int(rows) * as_int(cols)
 
 
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     if isinstance(a, int) and isinstance(b, int):
@@ -124,11 +130,13 @@ def minimum(a, b):
     return tl.minimum(a, b)
 
 
+@device_function
 def nan_block(size):
     """A block of NaN."""
     return as_block(np.full((size,), np.nan, dtype=np.float32), tl.float32)
 
 
+@device_function
 def mma(a, b, acc):
     """acc + a @ b in fp32: products are added one after the other, so a row's bits depend on that row alone."""
     left, right, total = fp32_values(a), fp32_values(b), acc.handle.data.copy()
@@ -137,11 +145,13 @@ def mma(a, b, acc):
     return as_block(total, tl.float32)
 
 
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return as_block(fp32_values(x), tl.float32)
 
 
+@device_function
 def narrow(x, dtype):
     """fp32 values, rounded to nearest even into `dtype`."""
     if dtype is tl.bfloat16:
@@ -149,13 +159,15 @@ def narrow(x, dtype):
     return x.to(dtype)
 
 
+@device_function
 def rounded(x, dtype):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return widen(narrow(x, dtype))
 
 
+@device_function
 def fma(a, b, c):
-    """a * b + c in fp32."""
+    """a * b + c in fp32, rounded twice: numpy has no fused multiply-add."""
     return a * b + c
 
 
@@ -174,6 +186,7 @@ def bf16_bits(values):
     return np.where(np.isnan(values), np.uint32(0x7FC0), nearest).astype(np.uint16)
 
 
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -194,16 +207,19 @@ def wait(counter, target, scope, state, error, time_limit, rank, family, task, s
     return 0
 
 
+@device_function
 def given_up(state):
     """Whether the call was given up."""
     return as_int(tl.load(state + STATE_ABORT)) != 0
 
 
+@device_function
 def post(counters, scope):
     """Count a task whose writes are done."""
     tl.atomic_add(counters, 1, sem="release")
 
 
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return as_int(tl.atomic_add(cursor, 1, sem="relaxed"))
@@ -303,7 +319,20 @@ def reduce_out(index, board, num_tiles, tokens, state, error, time_limit, row_of
     """Sum the routes of a block of tokens, in k order, in fp32: `out`."""
     # line 14: return combine(y, weights)
     block = index
-    alive = wait(board, num_tiles * 32, "gpu", state, error, time_limit, 0, REDUCE_OUT, index, SIGNAL_Y_READY, 0)
+    # Until gemm_y has done all tiles: it posts once for each task.
+    alive = wait(
+        board,
+        num_tiles * GEMM_Y_COLUMNS,
+        "gpu",
+        state,
+        error,
+        time_limit,
+        0,
+        REDUCE_OUT,
+        index,
+        SIGNAL_Y_READY,
+        0,
+    )
     if alive != 0:
         token = block * BLOCK + tl.arange(0, BLOCK)
         live = token < tokens
@@ -331,7 +360,7 @@ def locate(task, num_tiles, tokens):
     family = -1
     index = task
     # gemm_y
-    size = num_tiles * 32
+    size = num_tiles * GEMM_Y_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_Y
@@ -342,8 +371,6 @@ def locate(task, num_tiles, tokens):
     if family < 0:
         if index < size:
             family = REDUCE_OUT
-        else:
-            index -= size
     return family, index
 
 
@@ -372,11 +399,11 @@ def forward(
     time_limit = as_int(time_limit)
     tokens = as_int(tokens)
     out_size = as_int(out_size)
-    half = as_int(tl.load(state + STATE_CALL) % 2)
+    half = as_int(tl.load(state + STATE_CALL)) % 2
     board = scoreboard + half * board_capacity
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles * 32 + cdiv(tokens, BLOCK)
+    num_tasks = num_tiles * GEMM_Y_COLUMNS + cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

@@ -2,6 +2,7 @@
 
 dims: E = 128, H = 2048, I = 768, K = 8; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker per multiprocessor; 8 warps each, loads run ahead over 3 stages
 launch_0: gemm_y | reduce_out
 """
 
@@ -10,15 +11,15 @@ import triton.language as tl
 
 # The program:
 #
-#    moe gemm_combine(
-#        r       : routes[T, K, E],
-#        a       : bf16[rows(r), I],
-#        weights : f32[T, K],
-#        w       : bf16[E, H, I],
-#    ) -> bf16[T, H] where I % 16 == 0 {
-#        y = group_gemm(a, w)
-#        return combine(y, weights)
-#    }
+#     7 | moe gemm_combine(
+#     8 |     r       : routes[T, K, E],
+#     9 |     a       : bf16[rows(r), I],
+#    10 |     weights : f32[T, K],
+#    11 |     w       : bf16[E, H, I],
+#    12 | ) -> bf16[T, H] where I % 16 == 0 {
+#    13 |     y = group_gemm(a, w)
+#    14 |     return combine(y, weights)
+#    15 | }
 
 # Dims of the program.
 H = tl.constexpr(2048)
@@ -66,91 +67,89 @@ RUN_TIME_COUNTS = ["board_capacity", "time_limit", "tokens", "out_size"]
 # -- What families share
 
 
-# A function that kernels call. Compiled, it becomes part of each caller.
+# A function that kernels call: it becomes part of each caller. `@triton.jit` marks kernels alone, which the host calls.
 device_function = triton.jit
 
 
-@triton.jit
-def as_int(x):
-    """A scalar, where Python wants an integer: the bounds of a `range`."""
-    return x
-
-
-@triton.jit
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
-@triton.jit
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
-@triton.jit
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     return tl.minimum(a, b)
 
 
-@triton.jit
+@device_function
 def nan_block(size: tl.constexpr):
     """A block of NaN."""
     return tl.full((size,), float("nan"), tl.float32)
 
 
-@triton.jit
+@device_function
 def mma(a, b, acc):
     """acc + a @ b, summed in fp32 by one class of matrix instruction."""
     return tl.dot(a, b, acc)
 
 
-@triton.jit
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return x.to(tl.float32)
 
 
-@triton.jit
+@device_function
 def narrow(x, dtype: tl.constexpr):
     """fp32 values, rounded to nearest even into `dtype`."""
     return x.to(dtype)
 
 
-@triton.jit
+@device_function
 def rounded(x, dtype: tl.constexpr):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return x.to(dtype).to(tl.float32)
 
 
-@triton.jit
+@device_function
 def fma(a, b, c):
     """a * b + c, rounded once."""
     return tl.fma(a, b, c)
 
 
-@triton.jit
+@device_function
 def now(state):
     """Nanoseconds, the same in all threads of a worker.
 
-    Each thread that read the clock by itself could take another branch than its neighbours, and barriers would then meet
-    in the wrong places. What an atomic returns is one thread's, handed to all.
+    Each thread that read the clock by itself could take another branch than its neighbours, and barriers would then
+    meet in the wrong places. What an atomic returns is one thread's, handed to all.
     """
     ticks = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
     return tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
 
 
-@triton.jit
+@device_function
 def given_up(state):
     """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
     return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
 
 
-@triton.jit
+@device_function
 def wait(counter, target, scope: tl.constexpr, state, error, time_limit, rank, family, task, signal, place):
-    """Wait until `counter` is at least `target`. 1, or 0 if the call was given up: then the task must not run."""
+    """Wait until `counter` is at least `target`. 1, or 0 if the call was given up: then the task must not run.
+
+    There is no sleep between two looks: the clock and the abort flag, which are read between them, keep them several
+    trips to L2 apart, and a sleep would only let the task start later.
+    """
     seen = tl.atomic_add(counter, 0, sem="acquire", scope=scope)
     alive = 1
     if seen < target:
@@ -164,7 +163,7 @@ def wait(counter, target, scope: tl.constexpr, state, error, time_limit, rank, f
     return alive
 
 
-@triton.jit
+@device_function
 def give_up(state, error, rank, family, task, signal, place, target, seen):
     """Record who waited for what, unless somebody has; send all workers home by moving the cursors past the end."""
     if tl.atomic_xchg(state + STATE_ABORT, 1) == 0:
@@ -182,14 +181,14 @@ def give_up(state, error, rank, family, task, signal, place, target, seen):
         tl.atomic_add(cursors + tl.arange(0, CURSORS), GIVEN_UP, sem="relaxed")
 
 
-@triton.jit
+@device_function
 def post(counters, scope: tl.constexpr):
     """Make the task's writes visible to whoever acquires, then count it."""
     tl.debug_barrier()
     tl.atomic_add(counters, 1, sem="release", scope=scope)
 
 
-@triton.jit
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return tl.atomic_add(cursor, 1, sem="relaxed").to(tl.int32)
@@ -207,7 +206,7 @@ def split_grouped(index, num_tiles, columns, group):
 @device_function
 def num_tiles_of(totals, rank):
     """M tiles of a rank; `totals` holds tiles and rows of each."""
-    return as_int(tl.load(totals + rank * 2))
+    return tl.load(totals + rank * 2)
 
 
 @device_function
@@ -215,10 +214,10 @@ def clear_other_half(state, scoreboard, board_capacity, half):
     """Zero the counters and cursors that the next call will use; nobody uses them in this one."""
     other = scoreboard + (1 - half) * board_capacity
     lanes = tl.arange(0, CLEAR_BLOCK)
-    step = as_int(tl.num_programs(0)) * CLEAR_BLOCK
-    for first in range(as_int(tl.program_id(0)) * CLEAR_BLOCK, as_int(board_capacity), step):
+    step = tl.num_programs(0) * CLEAR_BLOCK
+    for first in range(tl.program_id(0) * CLEAR_BLOCK, board_capacity, step):
         tl.store(other + first + lanes, zeros((CLEAR_BLOCK,), tl.int64), mask=first + lanes < board_capacity)
-    if as_int(tl.program_id(0)) == 0:
+    if tl.program_id(0) == 0:
         cursors = state + STATE_CURSOR + (1 - half) * CURSORS
         tl.store(cursors + tl.arange(0, CURSORS), zeros((CURSORS,), tl.int64))
 
@@ -227,9 +226,9 @@ def clear_other_half(state, scoreboard, board_capacity, half):
 def leave(state, half):
     """Count a worker out. 1 for the last one of the grid, however late it came, else 0."""
     tl.debug_barrier()
-    left = as_int(tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel"))
+    left = tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel")
     is_last = 0
-    if left == as_int(tl.num_programs(0)) - 1:
+    if left == tl.num_programs(0) - 1:
         tl.store(state + STATE_EXITED, 0)
         is_last = 1
     return is_last
@@ -247,7 +246,7 @@ def end_call(state):
 def fill_nan(out, size):
     """Fill `size` elements of `out` with NaN."""
     lanes = tl.arange(0, CLEAR_BLOCK)
-    for first in range(0, as_int(size), CLEAR_BLOCK):
+    for first in range(0, size, CLEAR_BLOCK):
         place = first + lanes.to(tl.int64)
         tl.store(out + place, narrow(nan_block(CLEAR_BLOCK), out.dtype.element_ty), mask=place < size)
 
@@ -260,13 +259,13 @@ def gemm_y(index, board, num_tiles, tile_expert, tile_row, tile_rows, y_ptr, a_t
     """Compute one tile of `y`."""
     # line 13: y = group_gemm(a, w)
     tile, column = split_grouped(index, num_tiles, GEMM_Y_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + tile))
-    first_row = as_int(tl.load(tile_row + tile))
-    num_rows = as_int(tl.load(tile_rows + tile))
+    expert = tl.load(tile_expert + tile)
+    first_row = tl.load(tile_row + tile)
+    num_rows = tl.load(tile_rows + tile)
     rows = tl.arange(0, TILE_ROWS)
     cols = column * GEMM_Y_COLS + tl.arange(0, GEMM_Y_COLS)
-    depth = tl.arange(0, GEMM_Y_DEPTH)
     live = rows < num_rows
+    # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
     y_acc_first = expert * H + column * GEMM_Y_COLS
     y_acc = zeros((TILE_ROWS, GEMM_Y_COLS), tl.float32)
     for k in range(0, I, GEMM_Y_DEPTH):
@@ -285,7 +284,20 @@ def reduce_out(index, board, num_tiles, tokens, state, error, time_limit, row_of
     """Sum the routes of a block of tokens, in k order, in fp32: `out`."""
     # line 14: return combine(y, weights)
     block = index
-    alive = wait(board, num_tiles * 8, "gpu", state, error, time_limit, 0, REDUCE_OUT, index, SIGNAL_Y_READY, 0)
+    # Until gemm_y has done all tiles: it posts once for each task.
+    alive = wait(
+        board,
+        num_tiles * GEMM_Y_COLUMNS,
+        "gpu",
+        state,
+        error,
+        time_limit,
+        0,
+        REDUCE_OUT,
+        index,
+        SIGNAL_Y_READY,
+        0,
+    )
     if alive != 0:
         token = block * BLOCK + tl.arange(0, BLOCK)
         live = token < tokens
@@ -313,7 +325,7 @@ def locate(task, num_tiles, tokens):
     family = -1
     index = task
     # gemm_y
-    size = num_tiles * 8
+    size = num_tiles * GEMM_Y_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_Y
@@ -324,8 +336,6 @@ def locate(task, num_tiles, tokens):
     if family < 0:
         if index < size:
             family = REDUCE_OUT
-        else:
-            index -= size
     return family, index
 
 
@@ -350,11 +360,11 @@ def forward(
     w_tma,
 ):
     """The persistent kernel: takes tasks in order, until there are none left."""
-    half = as_int(tl.load(state + STATE_CALL) % 2)
+    half = tl.load(state + STATE_CALL) % 2
     board = scoreboard + half * board_capacity
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles * 8 + cdiv(tokens, BLOCK)
+    num_tasks = num_tiles * GEMM_Y_COLUMNS + cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

@@ -2,6 +2,7 @@
 
 dims: E = 32, H = 2880, I = 2880, K = 4; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker
 launch_0: gemm_a | gemm_a + gemm_y | gemm_a | gemm_y | gemm_y | reduce_out
 """
 
@@ -12,24 +13,24 @@ from triton.runtime.interpreter import TensorHandle
 
 # The program:
 #
-#    moe gpt_oss(
-#        x       : bf16[T, H],
-#        experts : i32[T, K],
-#        weights : f32[T, K],
-#        w13     : bf16[E, H, 2*I],    # gate and up columns in turn
-#        b13     : bf16[E, 2*I],
-#        w2      : bf16[E, I, H],
-#        b2      : bf16[E, H],
-#    ) -> bf16[T, H] {
-#        xs = dispatch(x, experts)
-#        h  = group_gemm(xs, w13, bias=b13, layout=kn)
-#        gate, up = split(h, interleaved)
-#        g : f32 = clamp(gate, max=7.0)                # from above only
-#        u : f32 = clamp(up, min=-7.0, max=7.0)
-#        a  = g * sigmoid(1.702 * g) * (u + 1.0)       # swiglu_clamped(h) is short for this
-#        y  = group_gemm(a, w2, bias=b2, layout=kn)
-#        return combine(y, weights)                    # so the router's weight multiplies b2, too
-#    }
+#     8 | moe gpt_oss(
+#     9 |     x       : bf16[T, H],
+#    10 |     experts : i32[T, K],
+#    11 |     weights : f32[T, K],
+#    12 |     w13     : bf16[E, H, 2*I],    # gate and up columns in turn
+#    13 |     b13     : bf16[E, 2*I],
+#    14 |     w2      : bf16[E, I, H],
+#    15 |     b2      : bf16[E, H],
+#    16 | ) -> bf16[T, H] {
+#    17 |     xs = dispatch(x, experts)
+#    18 |     h  = group_gemm(xs, w13, bias=b13, layout=kn)
+#    19 |     gate, up = split(h, interleaved)
+#    20 |     g : f32 = clamp(gate, max=7.0)                # from above only
+#    21 |     u : f32 = clamp(up, min=-7.0, max=7.0)
+#    22 |     a  = g * sigmoid(1.702 * g) * (u + 1.0)       # swiglu_clamped(h) is short for this
+#    23 |     y  = group_gemm(a, w2, bias=b2, layout=kn)
+#    24 |     return combine(y, weights)                    # so the router's weight multiplies b2, too
+#    25 | }
 
 # Dims of the program.
 H = 2880
@@ -39,14 +40,17 @@ K = 4
 # Sizes of tiles, blocks and pieces.
 TILE_ROWS = 32  # rows of an M tile
 GROUP = 8  # M tiles whose tasks share weights in L2
+LAG = 1  # groups of tiles between a family and the one that it reads from
 BLOCK = 8  # tokens of a reduce task
 REDUCE_COLS = 256  # columns that a reduce handles at a time
 GEMM_A_COLS = 64  # columns of an accumulator
 GEMM_A_COLUMNS = 90  # tiles side by side
 GEMM_A_DEPTH = 64  # products that are summed at a time
+GEMM_A_STEP = 720  # tasks of a group of M tiles
 GEMM_Y_COLS = 64  # columns of an accumulator
 GEMM_Y_COLUMNS = 45  # tiles side by side
 GEMM_Y_DEPTH = 64  # products that are summed at a time
+GEMM_Y_STEP = 360  # tasks of a group of M tiles
 
 # Task families.
 GEMM_A = 0  # role compute
@@ -106,11 +110,13 @@ def as_block(array, dtype):
     return tl.tensor(TensorHandle(array, dtype), tl.block_type(dtype, list(array.shape)))
 
 
+@device_function
 def as_int(x):
     """A scalar, where Python wants an integer: the bounds of a `range`."""
     return int(x.handle.data.item()) if isinstance(x, tl.tensor) else int(plain(x))
 
 
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     a, b = plain(a), plain(b)
@@ -119,11 +125,13 @@ def cdiv(a, b):
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
+@device_function
 def advance(base, count, rows, cols):
     """`base` moved by count * rows * cols elements, counted in 64 bits."""
     if isinstance(count, tl.tensor):
@@ -131,6 +139,7 @@ def advance(base, count, rows, cols):
     return base + count * as_int(rows) * as_int(cols)
 
 
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     if isinstance(a, int) and isinstance(b, int):
@@ -138,11 +147,13 @@ def minimum(a, b):
     return tl.minimum(a, b)
 
 
+@device_function
 def nan_block(size):
     """A block of NaN."""
     return as_block(np.full((size,), np.nan, dtype=np.float32), tl.float32)
 
 
+@device_function
 def mma(a, b, acc):
     """acc + a @ b in fp32: products are added one after the other, so a row's bits depend on that row alone."""
     left, right, total = fp32_values(a), fp32_values(b), acc.handle.data.copy()
@@ -151,11 +162,13 @@ def mma(a, b, acc):
     return as_block(total, tl.float32)
 
 
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return as_block(fp32_values(x), tl.float32)
 
 
+@device_function
 def narrow(x, dtype):
     """fp32 values, rounded to nearest even into `dtype`."""
     if dtype is tl.bfloat16:
@@ -163,16 +176,19 @@ def narrow(x, dtype):
     return x.to(dtype)
 
 
+@device_function
 def rounded(x, dtype):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return widen(narrow(x, dtype))
 
 
+@device_function
 def fma(a, b, c):
-    """a * b + c in fp32."""
+    """a * b + c in fp32, rounded twice: numpy has no fused multiply-add."""
     return a * b + c
 
 
+@device_function
 def exp(x):
     """e ** x."""
     with np.errstate(over="ignore", under="ignore"):
@@ -194,6 +210,7 @@ def bf16_bits(values):
     return np.where(np.isnan(values), np.uint32(0x7FC0), nearest).astype(np.uint16)
 
 
+@device_function
 def even_and_odd(x):
     """The even and the odd columns of a tile."""
     return as_block(block_of(x)[:, 0::2], x.dtype), as_block(block_of(x)[:, 1::2], x.dtype)
@@ -217,6 +234,7 @@ def at_most(x, high):
     return tl.where(x > high, high, x)
 
 
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -237,16 +255,19 @@ def wait(counter, target, scope, state, error, time_limit, rank, family, task, s
     return 0
 
 
+@device_function
 def given_up(state):
     """Whether the call was given up."""
     return as_int(tl.load(state + STATE_ABORT)) != 0
 
 
+@device_function
 def post(counters, scope):
     """Count a task whose writes are done."""
     tl.atomic_add(counters, 1, sem="release")
 
 
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return as_int(tl.atomic_add(cursor, 1, sem="relaxed"))
@@ -388,7 +409,8 @@ def gemm_y(
     expert = as_int(tl.load(tile_expert + tile))
     first_row = as_int(tl.load(tile_row + tile))
     num_rows = as_int(tl.load(tile_rows + tile))
-    alive = wait(board + tile, 90, "gpu", state, error, time_limit, 0, GEMM_Y, index, SIGNAL_A_READY, tile)
+    # Until gemm_a has done all columns of the tile: it posts once for each task.
+    alive = wait(board + tile, GEMM_A_COLUMNS, "gpu", state, error, time_limit, 0, GEMM_Y, index, SIGNAL_A_READY, tile)
     if alive != 0:
         rows = tl.arange(0, TILE_ROWS)
         cols = column * GEMM_Y_COLS + tl.arange(0, GEMM_Y_COLS)
@@ -431,9 +453,10 @@ def reduce_out(
     """Sum the routes of a block of tokens, in k order, in fp32: `out`."""
     # line 24: return combine(y, weights)                    # so the router's weight multiplies b2, too
     block = index
+    # Until gemm_y has done all tiles: it posts once for each task.
     alive = wait(
         board + tiles_bound,
-        num_tiles * 45,
+        num_tiles * GEMM_Y_COLUMNS,
         "gpu",
         state,
         error,
@@ -471,50 +494,54 @@ def locate(task, num_tiles, tokens):
     family = -1
     index = task
     groups = num_tiles // GROUP
-    # in each step 720 of gemm_a
-    size = minimum(1, groups) * 720
+    # How many groups of M tiles a family runs behind the first one.
+    gemm_y_lag = minimum(LAG, groups)
+    # in each step tasks of gemm_a
+    size = gemm_y_lag * GEMM_A_STEP
     if family < 0:
         if index < size:
             family = GEMM_A
         else:
             index -= size
-    # in each step 720 of gemm_a, 360 of gemm_y
-    size = (groups - minimum(1, groups)) * 1080
+    # in each step tasks of gemm_a, gemm_y
+    gemm_y_from = GEMM_A_STEP
+    per_step = gemm_y_from + GEMM_Y_STEP
+    size = (groups - gemm_y_lag) * per_step
     if family < 0:
         if index < size:
-            step = index // 1080
-            place = index % 1080
-            if place < 720:
+            step = index // per_step
+            place = index % per_step
+            if place < gemm_y_from:
                 family = GEMM_A
-                index = step * 720 + place
-                index += minimum(1, groups) * 720
+                index = step * GEMM_A_STEP + place
+                index += gemm_y_lag * GEMM_A_STEP
             else:
                 family = GEMM_Y
-                index = step * 360 + place - 720
+                index = step * GEMM_Y_STEP + place - gemm_y_from
         else:
             index -= size
     # gemm_a
-    size = (num_tiles - groups * 8) * 90
+    size = (num_tiles - groups * GROUP) * GEMM_A_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_A
-            index += groups * 720
+            index += groups * GEMM_A_STEP
         else:
             index -= size
-    # in each step 360 of gemm_y
-    size = minimum(1, groups) * 360
+    # in each step tasks of gemm_y
+    size = gemm_y_lag * GEMM_Y_STEP
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += (groups - minimum(1, groups)) * 360
+            index += (groups - gemm_y_lag) * GEMM_Y_STEP
         else:
             index -= size
     # gemm_y
-    size = (num_tiles - groups * 8) * 45
+    size = (num_tiles - groups * GROUP) * GEMM_Y_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += groups * 360
+            index += groups * GEMM_Y_STEP
         else:
             index -= size
     # reduce_out
@@ -522,8 +549,6 @@ def locate(task, num_tiles, tokens):
     if family < 0:
         if index < size:
             family = REDUCE_OUT
-        else:
-            index -= size
     return family, index
 
 
@@ -560,11 +585,11 @@ def forward(
     tokens = as_int(tokens)
     tiles_bound = as_int(tiles_bound)
     out_size = as_int(out_size)
-    half = as_int(tl.load(state + STATE_CALL) % 2)
+    half = as_int(tl.load(state + STATE_CALL)) % 2
     board = scoreboard + half * board_capacity
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles * 90 + num_tiles * 45 + cdiv(tokens, BLOCK)
+    num_tasks = num_tiles * GEMM_A_COLUMNS + num_tiles * GEMM_Y_COLUMNS + cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

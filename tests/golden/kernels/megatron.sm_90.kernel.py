@@ -2,6 +2,7 @@
 
 dims: E = 256, H = 7168, I = 2048, K = 8; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker per multiprocessor; 8 warps each, loads run ahead over 3 stages
 launch_0: gemm_a | gemm_a + gemm_y | gemm_a | gemm_y | gemm_y | reduce_out
 """
 
@@ -10,20 +11,20 @@ import triton.language as tl
 
 # The program:
 #
-#    moe megatron(
-#        x       : bf16[T, H],
-#        experts : i32[T, K],
-#        weights : f32[T, K],
-#        w13     : bf16[E, 2*I, H],    # gate rows, then up rows
-#        w2      : bf16[E, H, I],
-#    ) -> bf16[T, H] {
-#        r = route(experts)
-#        h = group_gemm(dispatch(x, r), w13)
-#        gate, up = split(h, halves)
-#        a = silu(gate) * up * to_rows(weights, r)
-#        y = group_gemm(a, w2)
-#        return combine(y)
-#    }
+#     7 | moe megatron(
+#     8 |     x       : bf16[T, H],
+#     9 |     experts : i32[T, K],
+#    10 |     weights : f32[T, K],
+#    11 |     w13     : bf16[E, 2*I, H],    # gate rows, then up rows
+#    12 |     w2      : bf16[E, H, I],
+#    13 | ) -> bf16[T, H] {
+#    14 |     r = route(experts)
+#    15 |     h = group_gemm(dispatch(x, r), w13)
+#    16 |     gate, up = split(h, halves)
+#    17 |     a = silu(gate) * up * to_rows(weights, r)
+#    18 |     y = group_gemm(a, w2)
+#    19 |     return combine(y)
+#    20 | }
 
 # Dims of the program.
 H = tl.constexpr(7168)
@@ -33,14 +34,17 @@ K = tl.constexpr(8)
 # Sizes of tiles, blocks and pieces.
 TILE_ROWS = tl.constexpr(128)  # rows of an M tile
 GROUP = tl.constexpr(8)  # M tiles whose tasks share weights in L2
+LAG = tl.constexpr(2)  # groups of tiles between a family and the one that it reads from
 BLOCK = tl.constexpr(8)  # tokens of a reduce task
 REDUCE_COLS = tl.constexpr(256)  # columns that a reduce handles at a time
 GEMM_A_COLS = tl.constexpr(128)  # columns of an accumulator
 GEMM_A_COLUMNS = tl.constexpr(16)  # tiles side by side
 GEMM_A_DEPTH = tl.constexpr(64)  # products that are summed at a time
+GEMM_A_STEP = tl.constexpr(128)  # tasks of a group of M tiles
 GEMM_Y_COLS = tl.constexpr(256)  # columns of an accumulator
 GEMM_Y_COLUMNS = tl.constexpr(28)  # tiles side by side
 GEMM_Y_DEPTH = tl.constexpr(64)  # products that are summed at a time
+GEMM_Y_STEP = tl.constexpr(224)  # tasks of a group of M tiles
 
 # Task families.
 GEMM_A = tl.constexpr(0)  # role compute
@@ -76,65 +80,59 @@ RUN_TIME_COUNTS = ["board_capacity", "time_limit", "tokens", "tiles_bound", "out
 # -- What families share
 
 
-# A function that kernels call. Compiled, it becomes part of each caller.
+# A function that kernels call: it becomes part of each caller. `@triton.jit` marks kernels alone, which the host calls.
 device_function = triton.jit
 
 
-@triton.jit
-def as_int(x):
-    """A scalar, where Python wants an integer: the bounds of a `range`."""
-    return x
-
-
-@triton.jit
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
-@triton.jit
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
-@triton.jit
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     return tl.minimum(a, b)
 
 
-@triton.jit
+@device_function
 def nan_block(size: tl.constexpr):
     """A block of NaN."""
     return tl.full((size,), float("nan"), tl.float32)
 
 
-@triton.jit
+@device_function
 def mma(a, b, acc):
     """acc + a @ b, summed in fp32 by one class of matrix instruction."""
     return tl.dot(a, b, acc)
 
 
-@triton.jit
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return x.to(tl.float32)
 
 
-@triton.jit
+@device_function
 def narrow(x, dtype: tl.constexpr):
     """fp32 values, rounded to nearest even into `dtype`."""
     return x.to(dtype)
 
 
-@triton.jit
+@device_function
 def rounded(x, dtype: tl.constexpr):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return x.to(dtype).to(tl.float32)
 
 
-@triton.jit
+@device_function
 def exp(x):
     """e ** x."""
     return tl.exp(x)
@@ -146,27 +144,31 @@ def silu(x):
     return x / (1.0 + exp(-x))
 
 
-@triton.jit
+@device_function
 def now(state):
     """Nanoseconds, the same in all threads of a worker.
 
-    Each thread that read the clock by itself could take another branch than its neighbours, and barriers would then meet
-    in the wrong places. What an atomic returns is one thread's, handed to all.
+    Each thread that read the clock by itself could take another branch than its neighbours, and barriers would then
+    meet in the wrong places. What an atomic returns is one thread's, handed to all.
     """
     ticks = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
     return tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
 
 
-@triton.jit
+@device_function
 def given_up(state):
     """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
     return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
 
 
-@triton.jit
+@device_function
 def wait(counter, target, scope: tl.constexpr, state, error, time_limit, rank, family, task, signal, place):
-    """Wait until `counter` is at least `target`. 1, or 0 if the call was given up: then the task must not run."""
+    """Wait until `counter` is at least `target`. 1, or 0 if the call was given up: then the task must not run.
+
+    There is no sleep between two looks: the clock and the abort flag, which are read between them, keep them several
+    trips to L2 apart, and a sleep would only let the task start later.
+    """
     seen = tl.atomic_add(counter, 0, sem="acquire", scope=scope)
     alive = 1
     if seen < target:
@@ -180,7 +182,7 @@ def wait(counter, target, scope: tl.constexpr, state, error, time_limit, rank, f
     return alive
 
 
-@triton.jit
+@device_function
 def give_up(state, error, rank, family, task, signal, place, target, seen):
     """Record who waited for what, unless somebody has; send all workers home by moving the cursors past the end."""
     if tl.atomic_xchg(state + STATE_ABORT, 1) == 0:
@@ -198,14 +200,14 @@ def give_up(state, error, rank, family, task, signal, place, target, seen):
         tl.atomic_add(cursors + tl.arange(0, CURSORS), GIVEN_UP, sem="relaxed")
 
 
-@triton.jit
+@device_function
 def post(counters, scope: tl.constexpr):
     """Make the task's writes visible to whoever acquires, then count it."""
     tl.debug_barrier()
     tl.atomic_add(counters, 1, sem="release", scope=scope)
 
 
-@triton.jit
+@device_function
 def proxy_fence():
     """Order what was acquired before TMA loads that follow. 0, to be added to an index of those loads."""
     return tl.inline_asm_elementwise(
@@ -213,7 +215,7 @@ def proxy_fence():
     )
 
 
-@triton.jit
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return tl.atomic_add(cursor, 1, sem="relaxed").to(tl.int32)
@@ -231,7 +233,7 @@ def split_grouped(index, num_tiles, columns, group):
 @device_function
 def num_tiles_of(totals, rank):
     """M tiles of a rank; `totals` holds tiles and rows of each."""
-    return as_int(tl.load(totals + rank * 2))
+    return tl.load(totals + rank * 2)
 
 
 @device_function
@@ -239,10 +241,10 @@ def clear_other_half(state, scoreboard, board_capacity, half):
     """Zero the counters and cursors that the next call will use; nobody uses them in this one."""
     other = scoreboard + (1 - half) * board_capacity
     lanes = tl.arange(0, CLEAR_BLOCK)
-    step = as_int(tl.num_programs(0)) * CLEAR_BLOCK
-    for first in range(as_int(tl.program_id(0)) * CLEAR_BLOCK, as_int(board_capacity), step):
+    step = tl.num_programs(0) * CLEAR_BLOCK
+    for first in range(tl.program_id(0) * CLEAR_BLOCK, board_capacity, step):
         tl.store(other + first + lanes, zeros((CLEAR_BLOCK,), tl.int64), mask=first + lanes < board_capacity)
-    if as_int(tl.program_id(0)) == 0:
+    if tl.program_id(0) == 0:
         cursors = state + STATE_CURSOR + (1 - half) * CURSORS
         tl.store(cursors + tl.arange(0, CURSORS), zeros((CURSORS,), tl.int64))
 
@@ -251,9 +253,9 @@ def clear_other_half(state, scoreboard, board_capacity, half):
 def leave(state, half):
     """Count a worker out. 1 for the last one of the grid, however late it came, else 0."""
     tl.debug_barrier()
-    left = as_int(tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel"))
+    left = tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel")
     is_last = 0
-    if left == as_int(tl.num_programs(0)) - 1:
+    if left == tl.num_programs(0) - 1:
         tl.store(state + STATE_EXITED, 0)
         is_last = 1
     return is_last
@@ -271,7 +273,7 @@ def end_call(state):
 def fill_nan(out, size):
     """Fill `size` elements of `out` with NaN."""
     lanes = tl.arange(0, CLEAR_BLOCK)
-    for first in range(0, as_int(size), CLEAR_BLOCK):
+    for first in range(0, size, CLEAR_BLOCK):
         place = first + lanes.to(tl.int64)
         tl.store(out + place, narrow(nan_block(CLEAR_BLOCK), out.dtype.element_ty), mask=place < size)
 
@@ -299,9 +301,9 @@ def gemm_a(
     # line 16: gate, up = split(h, halves)
     # line 17: a = silu(gate) * up * to_rows(weights, r)
     tile, column = split_grouped(index, num_tiles, GEMM_A_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + tile))
-    first_row = as_int(tl.load(tile_row + tile))
-    num_rows = as_int(tl.load(tile_rows + tile))
+    expert = tl.load(tile_expert + tile)
+    first_row = tl.load(tile_row + tile)
+    num_rows = tl.load(tile_rows + tile)
     rows = tl.arange(0, TILE_ROWS)
     cols = column * GEMM_A_COLS + tl.arange(0, GEMM_A_COLS)
     depth = tl.arange(0, GEMM_A_DEPTH)
@@ -309,6 +311,7 @@ def gemm_a(
     # Rows past the last repeat it and are not stored.
     route = tl.load(row_route + first_row + minimum(rows, num_rows - 1))
     row_at = x_ptr + (route // K)[:, None].to(tl.int64) * x_stride + depth[None, :]
+    # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
     gate_acc_first = expert * (2 * I) + column * GEMM_A_COLS
     gate_acc = zeros((TILE_ROWS, GEMM_A_COLS), tl.float32)
     up_acc_first = expert * (2 * I) + I + column * GEMM_A_COLS
@@ -349,16 +352,17 @@ def gemm_y(
     """Compute one tile of `y`."""
     # line 18: y = group_gemm(a, w2)
     tile, column = split_grouped(index, num_tiles, GEMM_Y_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + tile))
-    first_row = as_int(tl.load(tile_row + tile))
-    num_rows = as_int(tl.load(tile_rows + tile))
-    alive = wait(board + tile, 16, "gpu", state, error, time_limit, 0, GEMM_Y, index, SIGNAL_A_READY, tile)
+    expert = tl.load(tile_expert + tile)
+    first_row = tl.load(tile_row + tile)
+    num_rows = tl.load(tile_rows + tile)
+    # Until gemm_a has done all columns of the tile: it posts once for each task.
+    alive = wait(board + tile, GEMM_A_COLUMNS, "gpu", state, error, time_limit, 0, GEMM_Y, index, SIGNAL_A_READY, tile)
     if alive != 0:
         first_row = first_row + proxy_fence()
         rows = tl.arange(0, TILE_ROWS)
         cols = column * GEMM_Y_COLS + tl.arange(0, GEMM_Y_COLS)
-        depth = tl.arange(0, GEMM_Y_DEPTH)
         live = rows < num_rows
+        # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
         y_acc_first = expert * H + column * GEMM_Y_COLS
         y_acc = zeros((TILE_ROWS, GEMM_Y_COLS), tl.float32)
         for k in range(0, I, GEMM_Y_DEPTH):
@@ -377,9 +381,10 @@ def reduce_out(index, board, num_tiles, tokens, state, error, time_limit, tiles_
     """Sum the routes of a block of tokens, in k order, in fp32: `out`."""
     # line 19: return combine(y)
     block = index
+    # Until gemm_y has done all tiles: it posts once for each task.
     alive = wait(
         board + tiles_bound,
-        num_tiles * 28,
+        num_tiles * GEMM_Y_COLUMNS,
         "gpu",
         state,
         error,
@@ -416,50 +421,54 @@ def locate(task, num_tiles, tokens):
     family = -1
     index = task
     groups = num_tiles // GROUP
-    # in each step 128 of gemm_a
-    size = minimum(2, groups) * 128
+    # How many groups of M tiles a family runs behind the first one.
+    gemm_y_lag = minimum(LAG, groups)
+    # in each step tasks of gemm_a
+    size = gemm_y_lag * GEMM_A_STEP
     if family < 0:
         if index < size:
             family = GEMM_A
         else:
             index -= size
-    # in each step 128 of gemm_a, 224 of gemm_y
-    size = (groups - minimum(2, groups)) * 352
+    # in each step tasks of gemm_a, gemm_y
+    gemm_y_from = GEMM_A_STEP
+    per_step = gemm_y_from + GEMM_Y_STEP
+    size = (groups - gemm_y_lag) * per_step
     if family < 0:
         if index < size:
-            step = index // 352
-            place = index % 352
-            if place < 128:
+            step = index // per_step
+            place = index % per_step
+            if place < gemm_y_from:
                 family = GEMM_A
-                index = step * 128 + place
-                index += minimum(2, groups) * 128
+                index = step * GEMM_A_STEP + place
+                index += gemm_y_lag * GEMM_A_STEP
             else:
                 family = GEMM_Y
-                index = step * 224 + place - 128
+                index = step * GEMM_Y_STEP + place - gemm_y_from
         else:
             index -= size
     # gemm_a
-    size = (num_tiles - groups * 8) * 16
+    size = (num_tiles - groups * GROUP) * GEMM_A_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_A
-            index += groups * 128
+            index += groups * GEMM_A_STEP
         else:
             index -= size
-    # in each step 224 of gemm_y
-    size = minimum(2, groups) * 224
+    # in each step tasks of gemm_y
+    size = gemm_y_lag * GEMM_Y_STEP
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += (groups - minimum(2, groups)) * 224
+            index += (groups - gemm_y_lag) * GEMM_Y_STEP
         else:
             index -= size
     # gemm_y
-    size = (num_tiles - groups * 8) * 28
+    size = (num_tiles - groups * GROUP) * GEMM_Y_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += groups * 224
+            index += groups * GEMM_Y_STEP
         else:
             index -= size
     # reduce_out
@@ -467,8 +476,6 @@ def locate(task, num_tiles, tokens):
     if family < 0:
         if index < size:
             family = REDUCE_OUT
-        else:
-            index -= size
     return family, index
 
 
@@ -499,11 +506,11 @@ def forward(
     w2_tma,
 ):
     """The persistent kernel: takes tasks in order, until there are none left."""
-    half = as_int(tl.load(state + STATE_CALL) % 2)
+    half = tl.load(state + STATE_CALL) % 2
     board = scoreboard + half * board_capacity
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles * 16 + num_tiles * 28 + cdiv(tokens, BLOCK)
+    num_tasks = num_tiles * GEMM_A_COLUMNS + num_tiles * GEMM_Y_COLUMNS + cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

@@ -2,6 +2,7 @@
 
 dims: E = 8, H = 4096, I = 14336, K = 2; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker
 launch_0: gemm_a | gemm_a + gemm_y | gemm_a | gemm_y | gemm_y | reduce_out
 """
 
@@ -12,18 +13,18 @@ from triton.runtime.interpreter import TensorHandle
 
 # The program:
 #
-#    moe mixtral(
-#        x       : bf16[T, H],
-#        experts : i32[T, K],
-#        weights : f32[T, K],
-#        w13     : bf16[E, 2*I, H],    # w1 (gate), then w3 (up)
-#        w2      : bf16[E, H, I],
-#    ) -> bf16[T, H] where H % 16 == 0, I % 16 == 0 {
-#        h = group_gemm(dispatch(x, experts), w13)
-#        a = swiglu(h)
-#        y = group_gemm(a, w2)
-#        return combine(y, weights)
-#    }
+#     6 | moe mixtral(
+#     7 |     x       : bf16[T, H],
+#     8 |     experts : i32[T, K],
+#     9 |     weights : f32[T, K],
+#    10 |     w13     : bf16[E, 2*I, H],    # w1 (gate), then w3 (up)
+#    11 |     w2      : bf16[E, H, I],
+#    12 | ) -> bf16[T, H] where H % 16 == 0, I % 16 == 0 {
+#    13 |     h = group_gemm(dispatch(x, experts), w13)
+#    14 |     a = swiglu(h)
+#    15 |     y = group_gemm(a, w2)
+#    16 |     return combine(y, weights)
+#    17 | }
 
 # Dims of the program.
 H = 4096
@@ -33,14 +34,17 @@ K = 2
 # Sizes of tiles, blocks and pieces.
 TILE_ROWS = 32  # rows of an M tile
 GROUP = 8  # M tiles whose tasks share weights in L2
+LAG = 1  # groups of tiles between a family and the one that it reads from
 BLOCK = 8  # tokens of a reduce task
 REDUCE_COLS = 256  # columns that a reduce handles at a time
 GEMM_A_COLS = 64  # columns of an accumulator
 GEMM_A_COLUMNS = 224  # tiles side by side
 GEMM_A_DEPTH = 64  # products that are summed at a time
+GEMM_A_STEP = 1792  # tasks of a group of M tiles
 GEMM_Y_COLS = 64  # columns of an accumulator
 GEMM_Y_COLUMNS = 64  # tiles side by side
 GEMM_Y_DEPTH = 64  # products that are summed at a time
+GEMM_Y_STEP = 512  # tasks of a group of M tiles
 
 # Task families.
 GEMM_A = 0  # role compute
@@ -100,11 +104,13 @@ def as_block(array, dtype):
     return tl.tensor(TensorHandle(array, dtype), tl.block_type(dtype, list(array.shape)))
 
 
+@device_function
 def as_int(x):
     """A scalar, where Python wants an integer: the bounds of a `range`."""
     return int(x.handle.data.item()) if isinstance(x, tl.tensor) else int(plain(x))
 
 
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     a, b = plain(a), plain(b)
@@ -113,11 +119,13 @@ def cdiv(a, b):
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
+@device_function
 def advance(base, count, rows, cols):
     """`base` moved by count * rows * cols elements, counted in 64 bits."""
     if isinstance(count, tl.tensor):
@@ -125,6 +133,7 @@ def advance(base, count, rows, cols):
     return base + count * as_int(rows) * as_int(cols)
 
 
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     if isinstance(a, int) and isinstance(b, int):
@@ -132,11 +141,13 @@ def minimum(a, b):
     return tl.minimum(a, b)
 
 
+@device_function
 def nan_block(size):
     """A block of NaN."""
     return as_block(np.full((size,), np.nan, dtype=np.float32), tl.float32)
 
 
+@device_function
 def mma(a, b, acc):
     """acc + a @ b in fp32: products are added one after the other, so a row's bits depend on that row alone."""
     left, right, total = fp32_values(a), fp32_values(b), acc.handle.data.copy()
@@ -145,11 +156,13 @@ def mma(a, b, acc):
     return as_block(total, tl.float32)
 
 
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return as_block(fp32_values(x), tl.float32)
 
 
+@device_function
 def narrow(x, dtype):
     """fp32 values, rounded to nearest even into `dtype`."""
     if dtype is tl.bfloat16:
@@ -157,16 +170,19 @@ def narrow(x, dtype):
     return x.to(dtype)
 
 
+@device_function
 def rounded(x, dtype):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return widen(narrow(x, dtype))
 
 
+@device_function
 def fma(a, b, c):
-    """a * b + c in fp32."""
+    """a * b + c in fp32, rounded twice: numpy has no fused multiply-add."""
     return a * b + c
 
 
+@device_function
 def exp(x):
     """e ** x."""
     with np.errstate(over="ignore", under="ignore"):
@@ -194,6 +210,7 @@ def silu(x):
     return x / (1.0 + exp(-x))
 
 
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -214,16 +231,19 @@ def wait(counter, target, scope, state, error, time_limit, rank, family, task, s
     return 0
 
 
+@device_function
 def given_up(state):
     """Whether the call was given up."""
     return as_int(tl.load(state + STATE_ABORT)) != 0
 
 
+@device_function
 def post(counters, scope):
     """Count a task whose writes are done."""
     tl.atomic_add(counters, 1, sem="release")
 
 
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return as_int(tl.atomic_add(cursor, 1, sem="relaxed"))
@@ -348,7 +368,8 @@ def gemm_y(
     expert = as_int(tl.load(tile_expert + tile))
     first_row = as_int(tl.load(tile_row + tile))
     num_rows = as_int(tl.load(tile_rows + tile))
-    alive = wait(board + tile, 224, "gpu", state, error, time_limit, 0, GEMM_Y, index, SIGNAL_A_READY, tile)
+    # Until gemm_a has done all columns of the tile: it posts once for each task.
+    alive = wait(board + tile, GEMM_A_COLUMNS, "gpu", state, error, time_limit, 0, GEMM_Y, index, SIGNAL_A_READY, tile)
     if alive != 0:
         rows = tl.arange(0, TILE_ROWS)
         cols = column * GEMM_Y_COLS + tl.arange(0, GEMM_Y_COLS)
@@ -389,9 +410,10 @@ def reduce_out(
     """Sum the routes of a block of tokens, in k order, in fp32: `out`."""
     # line 16: return combine(y, weights)
     block = index
+    # Until gemm_y has done all tiles: it posts once for each task.
     alive = wait(
         board + tiles_bound,
-        num_tiles * 64,
+        num_tiles * GEMM_Y_COLUMNS,
         "gpu",
         state,
         error,
@@ -429,50 +451,54 @@ def locate(task, num_tiles, tokens):
     family = -1
     index = task
     groups = num_tiles // GROUP
-    # in each step 1792 of gemm_a
-    size = minimum(1, groups) * 1792
+    # How many groups of M tiles a family runs behind the first one.
+    gemm_y_lag = minimum(LAG, groups)
+    # in each step tasks of gemm_a
+    size = gemm_y_lag * GEMM_A_STEP
     if family < 0:
         if index < size:
             family = GEMM_A
         else:
             index -= size
-    # in each step 1792 of gemm_a, 512 of gemm_y
-    size = (groups - minimum(1, groups)) * 2304
+    # in each step tasks of gemm_a, gemm_y
+    gemm_y_from = GEMM_A_STEP
+    per_step = gemm_y_from + GEMM_Y_STEP
+    size = (groups - gemm_y_lag) * per_step
     if family < 0:
         if index < size:
-            step = index // 2304
-            place = index % 2304
-            if place < 1792:
+            step = index // per_step
+            place = index % per_step
+            if place < gemm_y_from:
                 family = GEMM_A
-                index = step * 1792 + place
-                index += minimum(1, groups) * 1792
+                index = step * GEMM_A_STEP + place
+                index += gemm_y_lag * GEMM_A_STEP
             else:
                 family = GEMM_Y
-                index = step * 512 + place - 1792
+                index = step * GEMM_Y_STEP + place - gemm_y_from
         else:
             index -= size
     # gemm_a
-    size = (num_tiles - groups * 8) * 224
+    size = (num_tiles - groups * GROUP) * GEMM_A_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_A
-            index += groups * 1792
+            index += groups * GEMM_A_STEP
         else:
             index -= size
-    # in each step 512 of gemm_y
-    size = minimum(1, groups) * 512
+    # in each step tasks of gemm_y
+    size = gemm_y_lag * GEMM_Y_STEP
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += (groups - minimum(1, groups)) * 512
+            index += (groups - gemm_y_lag) * GEMM_Y_STEP
         else:
             index -= size
     # gemm_y
-    size = (num_tiles - groups * 8) * 64
+    size = (num_tiles - groups * GROUP) * GEMM_Y_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += groups * 512
+            index += groups * GEMM_Y_STEP
         else:
             index -= size
     # reduce_out
@@ -480,8 +506,6 @@ def locate(task, num_tiles, tokens):
     if family < 0:
         if index < size:
             family = REDUCE_OUT
-        else:
-            index -= size
     return family, index
 
 
@@ -516,11 +540,11 @@ def forward(
     tokens = as_int(tokens)
     tiles_bound = as_int(tiles_bound)
     out_size = as_int(out_size)
-    half = as_int(tl.load(state + STATE_CALL) % 2)
+    half = as_int(tl.load(state + STATE_CALL)) % 2
     board = scoreboard + half * board_capacity
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles * 224 + num_tiles * 64 + cdiv(tokens, BLOCK)
+    num_tasks = num_tiles * GEMM_A_COLUMNS + num_tiles * GEMM_Y_COLUMNS + cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

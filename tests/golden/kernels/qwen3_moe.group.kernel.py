@@ -2,6 +2,7 @@
 
 dims: E = 128, H = 2048, I = 768, K = 8; ranks: 2
 schedule: fuse = layer, relay = copy, send = rank, order = priority
+launch: one worker per multiprocessor; 8 warps each, loads run ahead over 3 stages
 launch_0: send_xs | relay_xs | relay_xs + gemm_a | relay_xs + gemm_a + gemm_y | relay_xs + gemm_a + gemm_y + push_y
     | relay_xs | gemm_a + gemm_y + push_y | gemm_a | gemm_y + push_y | gemm_y | push_y | push_y | reduce_out
 """
@@ -11,21 +12,21 @@ import triton.language as tl
 
 # The program:
 #
-#    moe qwen3_moe(
-#        x       : bf16[T, H],         # this rank's tokens
-#        experts : i32[T, K],          # expert of each route; -1 means "no expert"
-#        weights : f32[T, K],          # router weight of each route
-#        w13     : bf16[E, 2*I, H],    # gate rows, then up rows
-#        w2      : bf16[E, H, I],
-#    ) -> bf16[T, H] where H % 16 == 0, I % 16 == 0, K <= E {
-#        r  = route(experts)
-#        xs = dispatch(x, r)
-#        h  = group_gemm(xs, w13)
-#        gate, up = split(h, halves)
-#        a  = silu(gate) * up
-#        y  = group_gemm(a, w2)
-#        return combine(y, weights)
-#    }
+#     8 | moe qwen3_moe(
+#     9 |     x       : bf16[T, H],         # this rank's tokens
+#    10 |     experts : i32[T, K],          # expert of each route; -1 means "no expert"
+#    11 |     weights : f32[T, K],          # router weight of each route
+#    12 |     w13     : bf16[E, 2*I, H],    # gate rows, then up rows
+#    13 |     w2      : bf16[E, H, I],
+#    14 | ) -> bf16[T, H] where H % 16 == 0, I % 16 == 0, K <= E {
+#    15 |     r  = route(experts)
+#    16 |     xs = dispatch(x, r)
+#    17 |     h  = group_gemm(xs, w13)
+#    18 |     gate, up = split(h, halves)
+#    19 |     a  = silu(gate) * up
+#    20 |     y  = group_gemm(a, w2)
+#    21 |     return combine(y, weights)
+#    22 | }
 
 # Dims of the program.
 H = tl.constexpr(2048)
@@ -35,6 +36,7 @@ K = tl.constexpr(8)
 # Sizes of tiles, blocks and pieces.
 TILE_ROWS = tl.constexpr(128)  # rows of an M tile
 GROUP = tl.constexpr(8)  # M tiles whose tasks share weights in L2
+LAG = tl.constexpr(5)  # groups of tiles between a family and the one that it reads from
 CHUNK = tl.constexpr(16)  # rows that copies handle at a time
 COPY_COLS = tl.constexpr(1024)  # columns that copies handle at a time
 LANES = tl.constexpr(16)  # comm lanes per rank
@@ -45,9 +47,11 @@ NUM_RANKS = tl.constexpr(2)  # ranks of the group
 GEMM_A_COLS = tl.constexpr(128)  # columns of an accumulator
 GEMM_A_COLUMNS = tl.constexpr(6)  # tiles side by side
 GEMM_A_DEPTH = tl.constexpr(64)  # products that are summed at a time
+GEMM_A_STEP = tl.constexpr(48)  # tasks of a group of M tiles
 GEMM_Y_COLS = tl.constexpr(256)  # columns of an accumulator
 GEMM_Y_COLUMNS = tl.constexpr(8)  # tiles side by side
 GEMM_Y_DEPTH = tl.constexpr(64)  # products that are summed at a time
+GEMM_Y_STEP = tl.constexpr(64)  # tasks of a group of M tiles
 
 # Task families.
 SEND_XS = tl.constexpr(0)  # role comm
@@ -99,83 +103,77 @@ RUN_TIME_COUNTS = [
 # -- What families share
 
 
-# A function that kernels call. Compiled, it becomes part of each caller.
+# A function that kernels call: it becomes part of each caller. `@triton.jit` marks kernels alone, which the host calls.
 device_function = triton.jit
 
 
-@triton.jit
-def as_int(x):
-    """A scalar, where Python wants an integer: the bounds of a `range`."""
-    return x
-
-
-@triton.jit
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
-@triton.jit
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
-@triton.jit
+@device_function
 def advance(base, count, rows, cols):
     """`base` moved by count * rows * cols elements, counted in 64 bits."""
     return base + tl.cast(count, tl.int64) * rows * cols
 
 
-@triton.jit
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     return tl.minimum(a, b)
 
 
-@triton.jit
+@device_function
 def maximum(a, b):
     """The larger of two."""
     return tl.maximum(a, b)
 
 
-@triton.jit
+@device_function
 def nan_block(size: tl.constexpr):
     """A block of NaN."""
     return tl.full((size,), float("nan"), tl.float32)
 
 
-@triton.jit
+@device_function
 def mma(a, b, acc):
     """acc + a @ b, summed in fp32 by one class of matrix instruction."""
     return tl.dot(a, b, acc)
 
 
-@triton.jit
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return x.to(tl.float32)
 
 
-@triton.jit
+@device_function
 def narrow(x, dtype: tl.constexpr):
     """fp32 values, rounded to nearest even into `dtype`."""
     return x.to(dtype)
 
 
-@triton.jit
+@device_function
 def rounded(x, dtype: tl.constexpr):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return x.to(dtype).to(tl.float32)
 
 
-@triton.jit
+@device_function
 def fma(a, b, c):
     """a * b + c, rounded once."""
     return tl.fma(a, b, c)
 
 
-@triton.jit
+@device_function
 def exp(x):
     """e ** x."""
     return tl.exp(x)
@@ -187,27 +185,31 @@ def silu(x):
     return x / (1.0 + exp(-x))
 
 
-@triton.jit
+@device_function
 def now(state):
     """Nanoseconds, the same in all threads of a worker.
 
-    Each thread that read the clock by itself could take another branch than its neighbours, and barriers would then meet
-    in the wrong places. What an atomic returns is one thread's, handed to all.
+    Each thread that read the clock by itself could take another branch than its neighbours, and barriers would then
+    meet in the wrong places. What an atomic returns is one thread's, handed to all.
     """
     ticks = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
     return tl.atomic_max(state + STATE_CLOCK, ticks, sem="relaxed")
 
 
-@triton.jit
+@device_function
 def given_up(state):
     """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
     return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
 
 
-@triton.jit
+@device_function
 def wait(counter, target, scope: tl.constexpr, state, error, time_limit, rank, family, task, signal, place):
-    """Wait until `counter` is at least `target`. 1, or 0 if the call was given up: then the task must not run."""
+    """Wait until `counter` is at least `target`. 1, or 0 if the call was given up: then the task must not run.
+
+    There is no sleep between two looks: the clock and the abort flag, which are read between them, keep them several
+    trips to L2 apart, and a sleep would only let the task start later.
+    """
     seen = tl.atomic_add(counter, 0, sem="acquire", scope=scope)
     alive = 1
     if seen < target:
@@ -221,7 +223,7 @@ def wait(counter, target, scope: tl.constexpr, state, error, time_limit, rank, f
     return alive
 
 
-@triton.jit
+@device_function
 def give_up(state, error, rank, family, task, signal, place, target, seen):
     """Record who waited for what, unless somebody has; send all workers home by moving the cursors past the end."""
     if tl.atomic_xchg(state + STATE_ABORT, 1) == 0:
@@ -239,21 +241,21 @@ def give_up(state, error, rank, family, task, signal, place, target, seen):
         tl.atomic_add(cursors + tl.arange(0, CURSORS), GIVEN_UP, sem="relaxed")
 
 
-@triton.jit
+@device_function
 def post(counters, scope: tl.constexpr):
     """Make the task's writes visible to whoever acquires, then count it."""
     tl.debug_barrier()
     tl.atomic_add(counters, 1, sem="release", scope=scope)
 
 
-@triton.jit
+@device_function
 def post_where(counters, mask, scope: tl.constexpr):
     """Like `post`, for many counters, where `mask` holds."""
     tl.debug_barrier()
     tl.atomic_add(counters, 1, mask=mask, sem="release", scope=scope)
 
 
-@triton.jit
+@device_function
 def proxy_fence():
     """Order what was acquired before TMA loads that follow. 0, to be added to an index of those loads."""
     return tl.inline_asm_elementwise(
@@ -261,7 +263,7 @@ def proxy_fence():
     )
 
 
-@triton.jit
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return tl.atomic_add(cursor, 1, sem="relaxed").to(tl.int32)
@@ -279,13 +281,13 @@ def split_grouped(index, num_tiles, columns, group):
 @device_function
 def num_tiles_of(totals, rank):
     """M tiles of a rank; `totals` holds tiles and rows of each."""
-    return as_int(tl.load(totals + rank * 2))
+    return tl.load(totals + rank * 2)
 
 
 @device_function
 def num_tokens_of(token_start, rank):
     """Tokens of a rank."""
-    return as_int(tl.load(token_start + rank + 1)) - as_int(tl.load(token_start + rank))
+    return tl.load(token_start + rank + 1) - tl.load(token_start + rank)
 
 
 @device_function
@@ -293,10 +295,10 @@ def clear_other_half(state, scoreboard, board_capacity, half):
     """Zero the counters and cursors that the next call will use; nobody uses them in this one."""
     other = scoreboard + (1 - half) * board_capacity
     lanes = tl.arange(0, CLEAR_BLOCK)
-    step = as_int(tl.num_programs(0)) * CLEAR_BLOCK
-    for first in range(as_int(tl.program_id(0)) * CLEAR_BLOCK, as_int(board_capacity), step):
+    step = tl.num_programs(0) * CLEAR_BLOCK
+    for first in range(tl.program_id(0) * CLEAR_BLOCK, board_capacity, step):
         tl.store(other + first + lanes, zeros((CLEAR_BLOCK,), tl.int64), mask=first + lanes < board_capacity)
-    if as_int(tl.program_id(0)) == 0:
+    if tl.program_id(0) == 0:
         cursors = state + STATE_CURSOR + (1 - half) * CURSORS
         tl.store(cursors + tl.arange(0, CURSORS), zeros((CURSORS,), tl.int64))
 
@@ -305,9 +307,9 @@ def clear_other_half(state, scoreboard, board_capacity, half):
 def leave(state, half):
     """Count a worker out. 1 for the last one of the grid, however late it came, else 0."""
     tl.debug_barrier()
-    left = as_int(tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel"))
+    left = tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel")
     is_last = 0
-    if left == as_int(tl.num_programs(0)) - 1:
+    if left == tl.num_programs(0) - 1:
         tl.store(state + STATE_EXITED, 0)
         is_last = 1
     return is_last
@@ -325,7 +327,7 @@ def end_call(state):
 def fill_nan(out, size):
     """Fill `size` elements of `out` with NaN."""
     lanes = tl.arange(0, CLEAR_BLOCK)
-    for first in range(0, as_int(size), CLEAR_BLOCK):
+    for first in range(0, size, CLEAR_BLOCK):
         place = first + lanes.to(tl.int64)
         tl.store(out + place, narrow(nan_block(CLEAR_BLOCK), out.dtype.element_ty), mask=place < size)
 
@@ -358,20 +360,20 @@ def send_xs(
 ):
     """Send a lane's share of rows to the ranks that compute them: `xs`."""
     # line 16: xs = dispatch(x, r)
-    first_token = as_int(tl.load(token_start + rank))
+    first_token = tl.load(token_start + rank)
     lane = index
     most = 0
     for peer in range(0, NUM_RANKS):
-        most = maximum(most, as_int(tl.load(send_count + rank * NUM_RANKS + peer)))
-    for first in range(as_int(lane) * CHUNK, most, LANES * CHUNK):
+        most = maximum(most, tl.load(send_count + rank * NUM_RANKS + peer))
+    for first in range(lane * CHUNK, most, LANES * CHUNK):
         # A chunk for each peer in turn, from the own rank on, so that ranks do not all send to the same one first.
         for turn in range(0, NUM_RANKS):
             peer = (rank + turn) % NUM_RANKS
-            count = as_int(tl.load(send_count + rank * NUM_RANKS + peer))
+            count = tl.load(send_count + rank * NUM_RANKS + peer)
             if first < count:
                 items = first + tl.arange(0, CHUNK)
                 live = items < count
-                list_at = send_item + first_token * K + as_int(tl.load(send_first + rank * NUM_RANKS + peer))
+                list_at = send_item + first_token * K + tl.load(send_first + rank * NUM_RANKS + peer)
                 item = tl.load(list_at + items, mask=live, other=0)
                 token = item
                 route = item[:, None] * K + tl.arange(0, TOPK_BLOCK)[None, :]
@@ -379,8 +381,8 @@ def send_xs(
                 route_at = first_token * K + route
                 expert = tl.load(experts + route_at, mask=wanted, other=-1).to(tl.int32)
                 # The plan has checked the ids: those of this peer's experts are the valid ones among them.
-                first_expert = as_int(tl.load(expert_first + peer))
-                wanted = (expert >= first_expert) & (expert < as_int(tl.load(expert_first + peer + 1)))
+                first_expert = tl.load(expert_first + peer)
+                wanted = (expert >= first_expert) & (expert < tl.load(expert_first + peer + 1))
                 row = tl.load(row_of + route_at, mask=wanted, other=0)
                 tile = tl.load(tile_first + expert, mask=wanted, other=0)
                 tile += (row - tl.load(expert_row + expert, mask=wanted, other=0)) // TILE_ROWS
@@ -393,7 +395,9 @@ def send_xs(
                     cols = piece + tl.arange(0, COPY_COLS)[None, :]
                     inside = live[:, None]
                     tl.store(target_at + cols, tl.load(source_at + cols, mask=inside, other=0.0), mask=inside)
-                tl.store(row_route + peer * rows_bound + row, rank * routes_bound + route, mask=wanted)
+                # Where the row came from, for those who return it: source rank and route in one number.
+                origin = rank * routes_bound + route
+                tl.store(advance(row_route, peer, rows_bound, 1) + row, origin, mask=wanted)
                 post_where(board + peer * board_size + tile, wanted, "sys")
 
 
@@ -419,8 +423,9 @@ def relay_xs(
     """Collect the rows of an M tile: `xs`."""
     # line 16: xs = dispatch(x, r)
     tile = index
-    first_row = as_int(tl.load(tile_row + rank * tiles_bound + tile))
-    num_rows = as_int(tl.load(tile_rows + rank * tiles_bound + tile))
+    first_row = tl.load(tile_row + rank * tiles_bound + tile)
+    num_rows = tl.load(tile_rows + rank * tiles_bound + tile)
+    # Until all rows of the tile are there: send_xs posts once for each.
     alive = wait(
         board + rank * board_size + tile,
         num_rows,
@@ -478,9 +483,10 @@ def gemm_a(
     # line 19: a  = silu(gate) * up
     num_tiles = num_tiles_of(totals, rank)
     tile, column = split_grouped(index, num_tiles, GEMM_A_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + rank * tiles_bound + tile))
-    first_row = as_int(tl.load(tile_row + rank * tiles_bound + tile))
-    num_rows = as_int(tl.load(tile_rows + rank * tiles_bound + tile))
+    expert = tl.load(tile_expert + rank * tiles_bound + tile)
+    first_row = tl.load(tile_row + rank * tiles_bound + tile)
+    num_rows = tl.load(tile_rows + rank * tiles_bound + tile)
+    # Until relay_xs has done the tile: it posts once.
     alive = wait(
         board + rank * board_size + tiles_bound + tile,
         1,
@@ -498,8 +504,8 @@ def gemm_a(
         first_row = first_row + proxy_fence()
         rows = tl.arange(0, TILE_ROWS)
         cols = column * GEMM_A_COLS + tl.arange(0, GEMM_A_COLS)
-        depth = tl.arange(0, GEMM_A_DEPTH)
         live = rows < num_rows
+        # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
         gate_acc_first = expert * (2 * I) + column * GEMM_A_COLS
         gate_acc = zeros((TILE_ROWS, GEMM_A_COLS), tl.float32)
         up_acc_first = expert * (2 * I) + I + column * GEMM_A_COLS
@@ -542,12 +548,13 @@ def gemm_y(
     # line 20: y  = group_gemm(a, w2)
     num_tiles = num_tiles_of(totals, rank)
     tile, column = split_grouped(index, num_tiles, GEMM_Y_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + rank * tiles_bound + tile))
-    first_row = as_int(tl.load(tile_row + rank * tiles_bound + tile))
-    num_rows = as_int(tl.load(tile_rows + rank * tiles_bound + tile))
+    expert = tl.load(tile_expert + rank * tiles_bound + tile)
+    first_row = tl.load(tile_row + rank * tiles_bound + tile)
+    num_rows = tl.load(tile_rows + rank * tiles_bound + tile)
+    # Until gemm_a has done all columns of the tile: it posts once for each task.
     alive = wait(
         board + rank * board_size + tiles_bound * 2 + tile,
-        6,
+        GEMM_A_COLUMNS,
         "gpu",
         state,
         error,
@@ -562,8 +569,8 @@ def gemm_y(
         first_row = first_row + proxy_fence()
         rows = tl.arange(0, TILE_ROWS)
         cols = column * GEMM_Y_COLS + tl.arange(0, GEMM_Y_COLS)
-        depth = tl.arange(0, GEMM_Y_DEPTH)
         live = rows < num_rows
+        # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
         y_acc_first = expert * H + column * GEMM_Y_COLS
         y_acc = zeros((TILE_ROWS, GEMM_Y_COLS), tl.float32)
         for k in range(0, I, GEMM_Y_DEPTH):
@@ -599,11 +606,12 @@ def push_y(
     """Return the rows of an M tile to the ranks that they came from: `y`."""
     # line 21: return combine(y, weights)
     tile = index
-    first_row = as_int(tl.load(tile_row + rank * tiles_bound + tile))
-    num_rows = as_int(tl.load(tile_rows + rank * tiles_bound + tile))
+    first_row = tl.load(tile_row + rank * tiles_bound + tile)
+    num_rows = tl.load(tile_rows + rank * tiles_bound + tile)
+    # Until gemm_y has done all columns of the tile: it posts once for each task.
     alive = wait(
         board + rank * board_size + tiles_bound * 3 + tile,
-        8,
+        GEMM_Y_COLUMNS,
         "gpu",
         state,
         error,
@@ -651,12 +659,13 @@ def reduce_out(
 ):
     """Sum the routes of a block of tokens, in k order, in fp32: `out`."""
     # line 21: return combine(y, weights)
-    first_token = as_int(tl.load(token_start + rank))
+    first_token = tl.load(token_start + rank)
     tokens = num_tokens_of(token_start, rank)
     block = index
+    # Until the block's rows are all back: push_y posts once for each.
     alive = wait(
         board + rank * board_size + tiles_bound * 4 + block,
-        as_int(tl.load(block_routes + rank * blocks_bound + block)),
+        tl.load(block_routes + rank * blocks_bound + block),
         "sys",
         state,
         error,
@@ -708,155 +717,173 @@ def locate(task, totals, token_start):
     for candidate in range(0, NUM_RANKS):
         num_tiles = num_tiles_of(totals, candidate)
         groups = num_tiles // GROUP
-        # in each step 8 of relay_xs
-        size = minimum(5, groups) * 8
+        # How many groups of M tiles a family runs behind the first one.
+        gemm_a_lag = minimum(LAG, groups)
+        gemm_y_lag = minimum(2 * LAG, groups)
+        push_y_lag = minimum(3 * LAG, groups)
+        # in each step tasks of relay_xs
+        size = gemm_a_lag * GROUP
         if family < 0:
             if index < size:
                 rank = candidate
                 family = RELAY_XS
             else:
                 index -= size
-        # in each step 8 of relay_xs, 48 of gemm_a
-        size = (minimum(10, groups) - minimum(5, groups)) * 56
+        # in each step tasks of relay_xs, gemm_a
+        gemm_a_from = GROUP
+        per_step = gemm_a_from + GEMM_A_STEP
+        size = (gemm_y_lag - gemm_a_lag) * per_step
         if family < 0:
             if index < size:
                 rank = candidate
-                step = index // 56
-                place = index % 56
-                if place < 8:
+                step = index // per_step
+                place = index % per_step
+                if place < gemm_a_from:
                     family = RELAY_XS
-                    index = step * 8 + place
-                    index += minimum(5, groups) * 8
+                    index = step * GROUP + place
+                    index += gemm_a_lag * GROUP
                 else:
                     family = GEMM_A
-                    index = step * 48 + place - 8
+                    index = step * GEMM_A_STEP + place - gemm_a_from
             else:
                 index -= size
-        # in each step 8 of relay_xs, 48 of gemm_a, 64 of gemm_y
-        size = (minimum(15, groups) - minimum(10, groups)) * 120
+        # in each step tasks of relay_xs, gemm_a, gemm_y
+        gemm_a_from = GROUP
+        gemm_y_from = gemm_a_from + GEMM_A_STEP
+        per_step = gemm_y_from + GEMM_Y_STEP
+        size = (push_y_lag - gemm_y_lag) * per_step
         if family < 0:
             if index < size:
                 rank = candidate
-                step = index // 120
-                place = index % 120
-                if place < 8:
+                step = index // per_step
+                place = index % per_step
+                if place < gemm_a_from:
                     family = RELAY_XS
-                    index = step * 8 + place
-                    index += minimum(10, groups) * 8
-                elif place < 56:
+                    index = step * GROUP + place
+                    index += gemm_y_lag * GROUP
+                elif place < gemm_y_from:
                     family = GEMM_A
-                    index = step * 48 + place - 8
-                    index += (minimum(10, groups) - minimum(5, groups)) * 48
+                    index = step * GEMM_A_STEP + place - gemm_a_from
+                    index += (gemm_y_lag - gemm_a_lag) * GEMM_A_STEP
                 else:
                     family = GEMM_Y
-                    index = step * 64 + place - 56
+                    index = step * GEMM_Y_STEP + place - gemm_y_from
             else:
                 index -= size
-        # in each step 8 of relay_xs, 48 of gemm_a, 64 of gemm_y, 8 of push_y
-        size = (groups - minimum(15, groups)) * 128
+        # in each step tasks of relay_xs, gemm_a, gemm_y, push_y
+        gemm_a_from = GROUP
+        gemm_y_from = gemm_a_from + GEMM_A_STEP
+        push_y_from = gemm_y_from + GEMM_Y_STEP
+        per_step = push_y_from + GROUP
+        size = (groups - push_y_lag) * per_step
         if family < 0:
             if index < size:
                 rank = candidate
-                step = index // 128
-                place = index % 128
-                if place < 8:
+                step = index // per_step
+                place = index % per_step
+                if place < gemm_a_from:
                     family = RELAY_XS
-                    index = step * 8 + place
-                    index += minimum(15, groups) * 8
-                elif place < 56:
+                    index = step * GROUP + place
+                    index += push_y_lag * GROUP
+                elif place < gemm_y_from:
                     family = GEMM_A
-                    index = step * 48 + place - 8
-                    index += (minimum(15, groups) - minimum(5, groups)) * 48
-                elif place < 120:
+                    index = step * GEMM_A_STEP + place - gemm_a_from
+                    index += (push_y_lag - gemm_a_lag) * GEMM_A_STEP
+                elif place < push_y_from:
                     family = GEMM_Y
-                    index = step * 64 + place - 56
-                    index += (minimum(15, groups) - minimum(10, groups)) * 64
+                    index = step * GEMM_Y_STEP + place - gemm_y_from
+                    index += (push_y_lag - gemm_y_lag) * GEMM_Y_STEP
                 else:
                     family = PUSH_Y
-                    index = step * 8 + place - 120
+                    index = step * GROUP + place - push_y_from
             else:
                 index -= size
         # relay_xs
-        size = num_tiles - groups * 8
+        size = num_tiles - groups * GROUP
         if family < 0:
             if index < size:
                 rank = candidate
                 family = RELAY_XS
-                index += groups * 8
+                index += groups * GROUP
             else:
                 index -= size
-        # in each step 48 of gemm_a, 64 of gemm_y, 8 of push_y
-        size = minimum(5, groups) * 120
+        # in each step tasks of gemm_a, gemm_y, push_y
+        gemm_y_from = GEMM_A_STEP
+        push_y_from = gemm_y_from + GEMM_Y_STEP
+        per_step = push_y_from + GROUP
+        size = gemm_a_lag * per_step
         if family < 0:
             if index < size:
                 rank = candidate
-                step = index // 120
-                place = index % 120
-                if place < 48:
+                step = index // per_step
+                place = index % per_step
+                if place < gemm_y_from:
                     family = GEMM_A
-                    index = step * 48 + place
-                    index += (groups - minimum(5, groups)) * 48
-                elif place < 112:
+                    index = step * GEMM_A_STEP + place
+                    index += (groups - gemm_a_lag) * GEMM_A_STEP
+                elif place < push_y_from:
                     family = GEMM_Y
-                    index = step * 64 + place - 48
-                    index += (groups - minimum(10, groups)) * 64
+                    index = step * GEMM_Y_STEP + place - gemm_y_from
+                    index += (groups - gemm_y_lag) * GEMM_Y_STEP
                 else:
                     family = PUSH_Y
-                    index = step * 8 + place - 112
-                    index += (groups - minimum(15, groups)) * 8
+                    index = step * GROUP + place - push_y_from
+                    index += (groups - push_y_lag) * GROUP
             else:
                 index -= size
         # gemm_a
-        size = (num_tiles - groups * 8) * 6
+        size = (num_tiles - groups * GROUP) * GEMM_A_COLUMNS
         if family < 0:
             if index < size:
                 rank = candidate
                 family = GEMM_A
-                index += groups * 48
+                index += groups * GEMM_A_STEP
             else:
                 index -= size
-        # in each step 64 of gemm_y, 8 of push_y
-        size = (minimum(10, groups) - minimum(5, groups)) * 72
+        # in each step tasks of gemm_y, push_y
+        push_y_from = GEMM_Y_STEP
+        per_step = push_y_from + GROUP
+        size = (gemm_y_lag - gemm_a_lag) * per_step
         if family < 0:
             if index < size:
                 rank = candidate
-                step = index // 72
-                place = index % 72
-                if place < 64:
+                step = index // per_step
+                place = index % per_step
+                if place < push_y_from:
                     family = GEMM_Y
-                    index = step * 64 + place
-                    index += (groups + minimum(5, groups) - minimum(10, groups)) * 64
+                    index = step * GEMM_Y_STEP + place
+                    index += (groups + gemm_a_lag - gemm_y_lag) * GEMM_Y_STEP
                 else:
                     family = PUSH_Y
-                    index = step * 8 + place - 64
-                    index += (groups + minimum(5, groups) - minimum(15, groups)) * 8
+                    index = step * GROUP + place - push_y_from
+                    index += (groups + gemm_a_lag - push_y_lag) * GROUP
             else:
                 index -= size
         # gemm_y
-        size = (num_tiles - groups * 8) * 8
+        size = (num_tiles - groups * GROUP) * GEMM_Y_COLUMNS
         if family < 0:
             if index < size:
                 rank = candidate
                 family = GEMM_Y
-                index += groups * 64
+                index += groups * GEMM_Y_STEP
             else:
                 index -= size
-        # in each step 8 of push_y
-        size = (minimum(15, groups) - minimum(10, groups)) * 8
+        # in each step tasks of push_y
+        size = (push_y_lag - gemm_y_lag) * GROUP
         if family < 0:
             if index < size:
                 rank = candidate
                 family = PUSH_Y
-                index += (groups + minimum(10, groups) - minimum(15, groups)) * 8
+                index += (groups + gemm_y_lag - push_y_lag) * GROUP
             else:
                 index -= size
         # push_y
-        size = num_tiles - groups * 8
+        size = num_tiles - groups * GROUP
         if family < 0:
             if index < size:
                 rank = candidate
                 family = PUSH_Y
-                index += groups * 8
+                index += groups * GROUP
             else:
                 index -= size
     for candidate in range(0, NUM_RANKS):
@@ -916,14 +943,16 @@ def forward(
     w2_tma,
 ):
     """The persistent kernel: takes tasks in order, until there are none left."""
-    half = as_int(tl.load(state + STATE_CALL) % 2)
+    half = tl.load(state + STATE_CALL) % 2
     board = scoreboard + half * board_capacity
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tasks = 0
     for rank in range(0, NUM_RANKS):
         num_tiles = num_tiles_of(totals, rank)
         tokens = num_tokens_of(token_start, rank)
-        num_tasks += LANES + num_tiles * 2 + num_tiles * 6 + num_tiles * 8 + cdiv(tokens, BLOCK)
+        num_tasks += (
+            LANES + num_tiles * 2 + num_tiles * GEMM_A_COLUMNS + num_tiles * GEMM_Y_COLUMNS + cdiv(tokens, BLOCK)
+        )
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

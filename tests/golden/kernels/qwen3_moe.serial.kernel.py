@@ -2,6 +2,7 @@
 
 dims: E = 128, H = 2048, I = 768, K = 8; ranks: 1
 schedule: fuse = none, relay = gather, send = rank, order = priority
+launch: one worker per multiprocessor; 8 warps each, loads run ahead over 3 stages
 launch_0: gemm_a
 launch_1: gemm_y
 launch_2: reduce_out
@@ -12,21 +13,21 @@ import triton.language as tl
 
 # The program:
 #
-#    moe qwen3_moe(
-#        x       : bf16[T, H],         # this rank's tokens
-#        experts : i32[T, K],          # expert of each route; -1 means "no expert"
-#        weights : f32[T, K],          # router weight of each route
-#        w13     : bf16[E, 2*I, H],    # gate rows, then up rows
-#        w2      : bf16[E, H, I],
-#    ) -> bf16[T, H] where H % 16 == 0, I % 16 == 0, K <= E {
-#        r  = route(experts)
-#        xs = dispatch(x, r)
-#        h  = group_gemm(xs, w13)
-#        gate, up = split(h, halves)
-#        a  = silu(gate) * up
-#        y  = group_gemm(a, w2)
-#        return combine(y, weights)
-#    }
+#     8 | moe qwen3_moe(
+#     9 |     x       : bf16[T, H],         # this rank's tokens
+#    10 |     experts : i32[T, K],          # expert of each route; -1 means "no expert"
+#    11 |     weights : f32[T, K],          # router weight of each route
+#    12 |     w13     : bf16[E, 2*I, H],    # gate rows, then up rows
+#    13 |     w2      : bf16[E, H, I],
+#    14 | ) -> bf16[T, H] where H % 16 == 0, I % 16 == 0, K <= E {
+#    15 |     r  = route(experts)
+#    16 |     xs = dispatch(x, r)
+#    17 |     h  = group_gemm(xs, w13)
+#    18 |     gate, up = split(h, halves)
+#    19 |     a  = silu(gate) * up
+#    20 |     y  = group_gemm(a, w2)
+#    21 |     return combine(y, weights)
+#    22 | }
 
 # Dims of the program.
 H = tl.constexpr(2048)
@@ -64,71 +65,65 @@ RUN_TIME_COUNTS = ["board_capacity", "tokens", "out_size"]
 # -- What families share
 
 
-# A function that kernels call. Compiled, it becomes part of each caller.
+# A function that kernels call: it becomes part of each caller. `@triton.jit` marks kernels alone, which the host calls.
 device_function = triton.jit
 
 
-@triton.jit
-def as_int(x):
-    """A scalar, where Python wants an integer: the bounds of a `range`."""
-    return x
-
-
-@triton.jit
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
-@triton.jit
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
-@triton.jit
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     return tl.minimum(a, b)
 
 
-@triton.jit
+@device_function
 def nan_block(size: tl.constexpr):
     """A block of NaN."""
     return tl.full((size,), float("nan"), tl.float32)
 
 
-@triton.jit
+@device_function
 def mma(a, b, acc):
     """acc + a @ b, summed in fp32 by one class of matrix instruction."""
     return tl.dot(a, b, acc)
 
 
-@triton.jit
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return x.to(tl.float32)
 
 
-@triton.jit
+@device_function
 def narrow(x, dtype: tl.constexpr):
     """fp32 values, rounded to nearest even into `dtype`."""
     return x.to(dtype)
 
 
-@triton.jit
+@device_function
 def rounded(x, dtype: tl.constexpr):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return x.to(dtype).to(tl.float32)
 
 
-@triton.jit
+@device_function
 def fma(a, b, c):
     """a * b + c, rounded once."""
     return tl.fma(a, b, c)
 
 
-@triton.jit
+@device_function
 def exp(x):
     """e ** x."""
     return tl.exp(x)
@@ -140,13 +135,13 @@ def silu(x):
     return x / (1.0 + exp(-x))
 
 
-@triton.jit
+@device_function
 def given_up(state):
     """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
     return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
 
 
-@triton.jit
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return tl.atomic_add(cursor, 1, sem="relaxed").to(tl.int32)
@@ -164,7 +159,7 @@ def split_grouped(index, num_tiles, columns, group):
 @device_function
 def num_tiles_of(totals, rank):
     """M tiles of a rank; `totals` holds tiles and rows of each."""
-    return as_int(tl.load(totals + rank * 2))
+    return tl.load(totals + rank * 2)
 
 
 @device_function
@@ -172,10 +167,10 @@ def clear_other_half(state, scoreboard, board_capacity, half):
     """Zero the counters and cursors that the next call will use; nobody uses them in this one."""
     other = scoreboard + (1 - half) * board_capacity
     lanes = tl.arange(0, CLEAR_BLOCK)
-    step = as_int(tl.num_programs(0)) * CLEAR_BLOCK
-    for first in range(as_int(tl.program_id(0)) * CLEAR_BLOCK, as_int(board_capacity), step):
+    step = tl.num_programs(0) * CLEAR_BLOCK
+    for first in range(tl.program_id(0) * CLEAR_BLOCK, board_capacity, step):
         tl.store(other + first + lanes, zeros((CLEAR_BLOCK,), tl.int64), mask=first + lanes < board_capacity)
-    if as_int(tl.program_id(0)) == 0:
+    if tl.program_id(0) == 0:
         cursors = state + STATE_CURSOR + (1 - half) * CURSORS
         tl.store(cursors + tl.arange(0, CURSORS), zeros((CURSORS,), tl.int64))
 
@@ -184,9 +179,9 @@ def clear_other_half(state, scoreboard, board_capacity, half):
 def leave(state, half):
     """Count a worker out. 1 for the last one of the grid, however late it came, else 0."""
     tl.debug_barrier()
-    left = as_int(tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel"))
+    left = tl.atomic_add(state + STATE_EXITED, 1, sem="acq_rel")
     is_last = 0
-    if left == as_int(tl.num_programs(0)) - 1:
+    if left == tl.num_programs(0) - 1:
         tl.store(state + STATE_EXITED, 0)
         is_last = 1
     return is_last
@@ -204,7 +199,7 @@ def end_call(state):
 def fill_nan(out, size):
     """Fill `size` elements of `out` with NaN."""
     lanes = tl.arange(0, CLEAR_BLOCK)
-    for first in range(0, as_int(size), CLEAR_BLOCK):
+    for first in range(0, size, CLEAR_BLOCK):
         place = first + lanes.to(tl.int64)
         tl.store(out + place, narrow(nan_block(CLEAR_BLOCK), out.dtype.element_ty), mask=place < size)
 
@@ -219,9 +214,9 @@ def gemm_a(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
     # line 18: gate, up = split(h, halves)
     # line 19: a  = silu(gate) * up
     tile, column = split_grouped(index, num_tiles, GEMM_A_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + tile))
-    first_row = as_int(tl.load(tile_row + tile))
-    num_rows = as_int(tl.load(tile_rows + tile))
+    expert = tl.load(tile_expert + tile)
+    first_row = tl.load(tile_row + tile)
+    num_rows = tl.load(tile_rows + tile)
     rows = tl.arange(0, TILE_ROWS)
     cols = column * GEMM_A_COLS + tl.arange(0, GEMM_A_COLS)
     depth = tl.arange(0, GEMM_A_DEPTH)
@@ -229,6 +224,7 @@ def gemm_a(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
     # Rows past the last repeat it and are not stored.
     route = tl.load(row_route + first_row + minimum(rows, num_rows - 1))
     row_at = x_ptr + (route // K)[:, None].to(tl.int64) * x_stride + depth[None, :]
+    # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
     gate_acc_first = expert * (2 * I) + column * GEMM_A_COLS
     gate_acc = zeros((TILE_ROWS, GEMM_A_COLS), tl.float32)
     up_acc_first = expert * (2 * I) + I + column * GEMM_A_COLS
@@ -252,13 +248,13 @@ def gemm_y(index, num_tiles, tile_expert, tile_row, tile_rows, y_ptr, a_tma, w2_
     """Compute one tile of `y`."""
     # line 20: y  = group_gemm(a, w2)
     tile, column = split_grouped(index, num_tiles, GEMM_Y_COLUMNS, GROUP)
-    expert = as_int(tl.load(tile_expert + tile))
-    first_row = as_int(tl.load(tile_row + tile))
-    num_rows = as_int(tl.load(tile_rows + tile))
+    expert = tl.load(tile_expert + tile)
+    first_row = tl.load(tile_row + tile)
+    num_rows = tl.load(tile_rows + tile)
     rows = tl.arange(0, TILE_ROWS)
     cols = column * GEMM_Y_COLS + tl.arange(0, GEMM_Y_COLS)
-    depth = tl.arange(0, GEMM_Y_DEPTH)
     live = rows < num_rows
+    # TMA blocks may reach past the tile, to other rows or, past the buffer, to zeros: none of that is stored.
     y_acc_first = expert * H + column * GEMM_Y_COLS
     y_acc = zeros((TILE_ROWS, GEMM_Y_COLS), tl.float32)
     for k in range(0, I, GEMM_Y_DEPTH):
@@ -302,12 +298,10 @@ def locate_0(task, num_tiles):
     family = -1
     index = task
     # gemm_a
-    size = num_tiles * 6
+    size = num_tiles * GEMM_A_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_A
-        else:
-            index -= size
     return family, index
 
 
@@ -335,11 +329,10 @@ def forward_0(
     w2_tma,
 ):
     """Launch 0 of 3: gemm_a."""
-    half = as_int(tl.load(state + STATE_CALL) % 2)
-    board = scoreboard + half * board_capacity
+    half = tl.load(state + STATE_CALL) % 2
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles * 6
+    num_tasks = num_tiles * GEMM_A_COLUMNS
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS
@@ -360,12 +353,10 @@ def locate_1(task, num_tiles):
     family = -1
     index = task
     # gemm_y
-    size = num_tiles * 8
+    size = num_tiles * GEMM_Y_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_Y
-        else:
-            index -= size
     return family, index
 
 
@@ -393,10 +384,9 @@ def forward_1(
     w2_tma,
 ):
     """Launch 1 of 3: gemm_y."""
-    half = as_int(tl.load(state + STATE_CALL) % 2)
-    board = scoreboard + half * board_capacity
+    half = tl.load(state + STATE_CALL) % 2
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles * 8
+    num_tasks = num_tiles * GEMM_Y_COLUMNS
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS + 1
@@ -421,8 +411,6 @@ def locate_2(task, tokens):
     if family < 0:
         if index < size:
             family = REDUCE_OUT
-        else:
-            index -= size
     return family, index
 
 
@@ -450,8 +438,7 @@ def forward_2(
     w2_tma,
 ):
     """Launch 2 of 3: reduce_out."""
-    half = as_int(tl.load(state + STATE_CALL) % 2)
-    board = scoreboard + half * board_capacity
+    half = tl.load(state + STATE_CALL) % 2
     num_tasks = cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0

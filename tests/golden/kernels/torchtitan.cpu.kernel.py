@@ -2,6 +2,7 @@
 
 dims: E = 16, H = 5120, I = 8192, K = 1; ranks: 1
 schedule: fuse = layer, relay = gather, send = rank, order = priority
+launch: one worker
 launch_0: map_xs | map_xs + gemm_a | map_xs + gemm_a + gemm_y | map_xs | gemm_a + gemm_y | gemm_a | gemm_y | gemm_y
     | reduce_out
 """
@@ -13,22 +14,22 @@ from triton.runtime.interpreter import TensorHandle
 
 # The program:
 #
-#    moe torchtitan(
-#        x       : bf16[T, H],
-#        experts : i32[T, K],
-#        weights : f32[T, K],
-#        w1      : bf16[E, I, H],      # gate
-#        w3      : bf16[E, I, H],      # up
-#        w2      : bf16[E, H, I],
-#    ) -> bf16[T, H] {
-#        r    = route(experts)
-#        xs   = dispatch(x, r) * to_rows(weights, r)   # in f32, rounded once
-#        gate = group_gemm(xs, w1)
-#        up   = group_gemm(xs, w3)                     # shares its tiles with the GEMM before
-#        a    = silu(gate) * up
-#        y    = group_gemm(a, w2)
-#        return combine(y)
-#    }
+#     7 | moe torchtitan(
+#     8 |     x       : bf16[T, H],
+#     9 |     experts : i32[T, K],
+#    10 |     weights : f32[T, K],
+#    11 |     w1      : bf16[E, I, H],      # gate
+#    12 |     w3      : bf16[E, I, H],      # up
+#    13 |     w2      : bf16[E, H, I],
+#    14 | ) -> bf16[T, H] {
+#    15 |     r    = route(experts)
+#    16 |     xs   = dispatch(x, r) * to_rows(weights, r)   # in f32, rounded once
+#    17 |     gate = group_gemm(xs, w1)
+#    18 |     up   = group_gemm(xs, w3)                     # shares its tiles with the GEMM before
+#    19 |     a    = silu(gate) * up
+#    20 |     y    = group_gemm(a, w2)
+#    21 |     return combine(y)
+#    22 | }
 
 # Dims of the program.
 H = 5120
@@ -38,6 +39,7 @@ K = 1
 # Sizes of tiles, blocks and pieces.
 TILE_ROWS = 32  # rows of an M tile
 GROUP = 8  # M tiles whose tasks share weights in L2
+LAG = 1  # groups of tiles between a family and the one that it reads from
 CHUNK = 16  # rows that copies handle at a time
 MAP_COLS = 256  # columns that maps handle at a time
 BLOCK = 8  # tokens of a reduce task
@@ -45,9 +47,11 @@ REDUCE_COLS = 256  # columns that a reduce handles at a time
 GEMM_A_COLS = 64  # columns of an accumulator
 GEMM_A_COLUMNS = 128  # tiles side by side
 GEMM_A_DEPTH = 64  # products that are summed at a time
+GEMM_A_STEP = 1024  # tasks of a group of M tiles
 GEMM_Y_COLS = 64  # columns of an accumulator
 GEMM_Y_COLUMNS = 80  # tiles side by side
 GEMM_Y_DEPTH = 64  # products that are summed at a time
+GEMM_Y_STEP = 640  # tasks of a group of M tiles
 
 # Task families.
 MAP_XS = 0  # role relay
@@ -109,11 +113,13 @@ def as_block(array, dtype):
     return tl.tensor(TensorHandle(array, dtype), tl.block_type(dtype, list(array.shape)))
 
 
+@device_function
 def as_int(x):
     """A scalar, where Python wants an integer: the bounds of a `range`."""
     return int(x.handle.data.item()) if isinstance(x, tl.tensor) else int(plain(x))
 
 
+@device_function
 def cdiv(a, b):
     """`a / b` rounded up, for `a >= 0`; it cannot overflow."""
     a, b = plain(a), plain(b)
@@ -122,11 +128,13 @@ def cdiv(a, b):
     return a // b + tl.where(a % b != 0, 1, 0)
 
 
+@device_function
 def zeros(shape, dtype):
     """A block of zeros."""
     return tl.full(shape, 0, dtype)
 
 
+@device_function
 def advance(base, count, rows, cols):
     """`base` moved by count * rows * cols elements, counted in 64 bits."""
     if isinstance(count, tl.tensor):
@@ -134,6 +142,7 @@ def advance(base, count, rows, cols):
     return base + count * as_int(rows) * as_int(cols)
 
 
+@device_function
 def minimum(a, b):
     """The smaller of two."""
     if isinstance(a, int) and isinstance(b, int):
@@ -141,11 +150,13 @@ def minimum(a, b):
     return tl.minimum(a, b)
 
 
+@device_function
 def nan_block(size):
     """A block of NaN."""
     return as_block(np.full((size,), np.nan, dtype=np.float32), tl.float32)
 
 
+@device_function
 def mma(a, b, acc):
     """acc + a @ b in fp32: products are added one after the other, so a row's bits depend on that row alone."""
     left, right, total = fp32_values(a), fp32_values(b), acc.handle.data.copy()
@@ -154,11 +165,13 @@ def mma(a, b, acc):
     return as_block(total, tl.float32)
 
 
+@device_function
 def widen(x):
     """The fp32 values of a tile."""
     return as_block(fp32_values(x), tl.float32)
 
 
+@device_function
 def narrow(x, dtype):
     """fp32 values, rounded to nearest even into `dtype`."""
     if dtype is tl.bfloat16:
@@ -166,11 +179,13 @@ def narrow(x, dtype):
     return x.to(dtype)
 
 
+@device_function
 def rounded(x, dtype):
     """fp32 values that `dtype` can hold: a rounding point of the program."""
     return widen(narrow(x, dtype))
 
 
+@device_function
 def exp(x):
     """e ** x."""
     with np.errstate(over="ignore", under="ignore"):
@@ -198,6 +213,7 @@ def silu(x):
     return x / (1.0 + exp(-x))
 
 
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -218,16 +234,19 @@ def wait(counter, target, scope, state, error, time_limit, rank, family, task, s
     return 0
 
 
+@device_function
 def given_up(state):
     """Whether the call was given up."""
     return as_int(tl.load(state + STATE_ABORT)) != 0
 
 
+@device_function
 def post(counters, scope):
     """Count a task whose writes are done."""
     tl.atomic_add(counters, 1, sem="release")
 
 
+@device_function
 def next_task(cursor):
     """The next id of the linear order that nobody has taken."""
     return as_int(tl.atomic_add(cursor, 1, sem="relaxed"))
@@ -343,6 +362,7 @@ def gemm_a(
     expert = as_int(tl.load(tile_expert + tile))
     first_row = as_int(tl.load(tile_row + tile))
     num_rows = as_int(tl.load(tile_rows + tile))
+    # Until map_xs has done the tile: it posts once.
     alive = wait(board + tile, 1, "gpu", state, error, time_limit, 0, GEMM_A, index, SIGNAL_XS_READY, tile)
     if alive != 0:
         rows = tl.arange(0, TILE_ROWS)
@@ -395,9 +415,10 @@ def gemm_y(
     expert = as_int(tl.load(tile_expert + tile))
     first_row = as_int(tl.load(tile_row + tile))
     num_rows = as_int(tl.load(tile_rows + tile))
+    # Until gemm_a has done all columns of the tile: it posts once for each task.
     alive = wait(
         board + tiles_bound + tile,
-        128,
+        GEMM_A_COLUMNS,
         "gpu",
         state,
         error,
@@ -435,9 +456,10 @@ def reduce_out(index, board, num_tiles, tokens, state, error, time_limit, tiles_
     """Sum the routes of a block of tokens, in k order, in fp32: `out`."""
     # line 21: return combine(y)
     block = index
+    # Until gemm_y has done all tiles: it posts once for each task.
     alive = wait(
         board + tiles_bound * 2,
-        num_tiles * 80,
+        num_tiles * GEMM_Y_COLUMNS,
         "gpu",
         state,
         error,
@@ -474,93 +496,103 @@ def locate(task, num_tiles, tokens):
     family = -1
     index = task
     groups = num_tiles // GROUP
-    # in each step 8 of map_xs
-    size = minimum(1, groups) * 8
+    # How many groups of M tiles a family runs behind the first one.
+    gemm_a_lag = minimum(LAG, groups)
+    gemm_y_lag = minimum(2 * LAG, groups)
+    # in each step tasks of map_xs
+    size = gemm_a_lag * GROUP
     if family < 0:
         if index < size:
             family = MAP_XS
         else:
             index -= size
-    # in each step 8 of map_xs, 1024 of gemm_a
-    size = (minimum(2, groups) - minimum(1, groups)) * 1032
+    # in each step tasks of map_xs, gemm_a
+    gemm_a_from = GROUP
+    per_step = gemm_a_from + GEMM_A_STEP
+    size = (gemm_y_lag - gemm_a_lag) * per_step
     if family < 0:
         if index < size:
-            step = index // 1032
-            place = index % 1032
-            if place < 8:
+            step = index // per_step
+            place = index % per_step
+            if place < gemm_a_from:
                 family = MAP_XS
-                index = step * 8 + place
-                index += minimum(1, groups) * 8
+                index = step * GROUP + place
+                index += gemm_a_lag * GROUP
             else:
                 family = GEMM_A
-                index = step * 1024 + place - 8
+                index = step * GEMM_A_STEP + place - gemm_a_from
         else:
             index -= size
-    # in each step 8 of map_xs, 1024 of gemm_a, 640 of gemm_y
-    size = (groups - minimum(2, groups)) * 1672
+    # in each step tasks of map_xs, gemm_a, gemm_y
+    gemm_a_from = GROUP
+    gemm_y_from = gemm_a_from + GEMM_A_STEP
+    per_step = gemm_y_from + GEMM_Y_STEP
+    size = (groups - gemm_y_lag) * per_step
     if family < 0:
         if index < size:
-            step = index // 1672
-            place = index % 1672
-            if place < 8:
+            step = index // per_step
+            place = index % per_step
+            if place < gemm_a_from:
                 family = MAP_XS
-                index = step * 8 + place
-                index += minimum(2, groups) * 8
-            elif place < 1032:
+                index = step * GROUP + place
+                index += gemm_y_lag * GROUP
+            elif place < gemm_y_from:
                 family = GEMM_A
-                index = step * 1024 + place - 8
-                index += (minimum(2, groups) - minimum(1, groups)) * 1024
+                index = step * GEMM_A_STEP + place - gemm_a_from
+                index += (gemm_y_lag - gemm_a_lag) * GEMM_A_STEP
             else:
                 family = GEMM_Y
-                index = step * 640 + place - 1032
+                index = step * GEMM_Y_STEP + place - gemm_y_from
         else:
             index -= size
     # map_xs
-    size = num_tiles - groups * 8
+    size = num_tiles - groups * GROUP
     if family < 0:
         if index < size:
             family = MAP_XS
-            index += groups * 8
+            index += groups * GROUP
         else:
             index -= size
-    # in each step 1024 of gemm_a, 640 of gemm_y
-    size = minimum(1, groups) * 1664
+    # in each step tasks of gemm_a, gemm_y
+    gemm_y_from = GEMM_A_STEP
+    per_step = gemm_y_from + GEMM_Y_STEP
+    size = gemm_a_lag * per_step
     if family < 0:
         if index < size:
-            step = index // 1664
-            place = index % 1664
-            if place < 1024:
+            step = index // per_step
+            place = index % per_step
+            if place < gemm_y_from:
                 family = GEMM_A
-                index = step * 1024 + place
-                index += (groups - minimum(1, groups)) * 1024
+                index = step * GEMM_A_STEP + place
+                index += (groups - gemm_a_lag) * GEMM_A_STEP
             else:
                 family = GEMM_Y
-                index = step * 640 + place - 1024
-                index += (groups - minimum(2, groups)) * 640
+                index = step * GEMM_Y_STEP + place - gemm_y_from
+                index += (groups - gemm_y_lag) * GEMM_Y_STEP
         else:
             index -= size
     # gemm_a
-    size = (num_tiles - groups * 8) * 128
+    size = (num_tiles - groups * GROUP) * GEMM_A_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_A
-            index += groups * 1024
+            index += groups * GEMM_A_STEP
         else:
             index -= size
-    # in each step 640 of gemm_y
-    size = (minimum(2, groups) - minimum(1, groups)) * 640
+    # in each step tasks of gemm_y
+    size = (gemm_y_lag - gemm_a_lag) * GEMM_Y_STEP
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += (groups + minimum(1, groups) - minimum(2, groups)) * 640
+            index += (groups + gemm_a_lag - gemm_y_lag) * GEMM_Y_STEP
         else:
             index -= size
     # gemm_y
-    size = (num_tiles - groups * 8) * 80
+    size = (num_tiles - groups * GROUP) * GEMM_Y_COLUMNS
     if family < 0:
         if index < size:
             family = GEMM_Y
-            index += groups * 640
+            index += groups * GEMM_Y_STEP
         else:
             index -= size
     # reduce_out
@@ -568,8 +600,6 @@ def locate(task, num_tiles, tokens):
     if family < 0:
         if index < size:
             family = REDUCE_OUT
-        else:
-            index -= size
     return family, index
 
 
@@ -606,11 +636,11 @@ def forward(
     tokens = as_int(tokens)
     tiles_bound = as_int(tiles_bound)
     out_size = as_int(out_size)
-    half = as_int(tl.load(state + STATE_CALL) % 2)
+    half = as_int(tl.load(state + STATE_CALL)) % 2
     board = scoreboard + half * board_capacity
     clear_other_half(state, scoreboard, board_capacity, half)
     num_tiles = num_tiles_of(totals, 0)
-    num_tasks = num_tiles + num_tiles * 128 + num_tiles * 80 + cdiv(tokens, BLOCK)
+    num_tasks = num_tiles + num_tiles * GEMM_A_COLUMNS + num_tiles * GEMM_Y_COLUMNS + cdiv(tokens, BLOCK)
     if given_up(state):  # the plan refused the routing
         num_tasks = 0
     cursor = state + STATE_CURSOR + half * CURSORS

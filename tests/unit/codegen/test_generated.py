@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.modules import DIMS, LAYER, emitted, source
-from tests.programs import NASTY, ONE_RANK_ONLY, SUPPORTED
+from tests.programs import NASTY, ONE_RANK_ONLY, RELAYED_ONLY, SUPPORTED
 from tests.random_programs import random_program
+from uniep_compiler.codegen.layout import WIDTH
 from uniep_compiler.diagnostics import UniepError
 
 TARGETS = ("cpu", "sm_80", "sm_90", "sm_100")
@@ -49,8 +50,12 @@ def cases():
         yield str(options), options
     for (name, text), target, ranks in product(SUPPORTED.items(), ("cpu", "sm_90"), (None, 2)):
         if ranks is None or name not in ONE_RANK_ONLY:
-            sizes = (("H", 20), ("I", 12), ("E", 5), ("K", 1))
-            yield f"{name} {target} {ranks}", {"text": text, "target": target, "ranks": ranks, "dims": sizes}
+            yield f"{name} {target} {ranks}", {"text": text, "target": target, "ranks": ranks, "dims": PROGRAM_DIMS}
+    targets = cycle(TARGETS)
+    for (name, text), ranks, relay in product(SUPPORTED.items(), (1, 2), ("copy", "gather", "off")):
+        if name not in ONE_RANK_ONLY and not (name in RELAYED_ONLY and relay == "off"):
+            options = {"target": next(targets), "ranks": ranks, "relay": relay}
+            yield f"{name} {options}", {"text": text, "dims": PROGRAM_DIMS, **options}
     for seed in range(24):
         sizes = (("H", SIZES[seed % 5]), ("I", SIZES[seed % 3]), ("E", 5), ("K", 2))
         yield f"random {seed}", {"text": random_program(seed), "target": TARGETS[seed % 4], "dims": sizes}
@@ -59,6 +64,7 @@ def cases():
         yield f"long {target}", {"text": LONG, "target": target, "ranks": 3, "dims": LONG_DIMS}
 
 
+PROGRAM_DIMS = (("H", 20), ("I", 12), ("E", 5), ("K", 1))
 NASTY_DIMS = (("tile", 4), ("rank", 20), ("H", 12), ("k", 2))
 
 LONG = re.sub(
@@ -104,6 +110,43 @@ def test_they_are_formatted(all_modules, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     differing = [all_modules[int(number)].name for number in re.findall(r"^--- .*m(\d+)\.py", done.stdout, re.M)]
     assert done.returncode == 0, f"{differing}\n{done.stdout[:5000]}"
+
+
+def test_no_line_is_too_long(all_modules):
+    for module in all_modules:
+        assert [line for line in module.text.split("\n") if len(line) > WIDTH] == [], module.name
+
+
+def test_every_local_is_read(all_modules):
+    # A half of a split that nobody reads is computed and then dropped; a call may have no tasks to tell apart.
+    for module in (module for module in all_modules if not module.name.startswith(("half a split", "routing alone"))):
+        for function in module.functions:
+            names = names_in(function)
+            stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            assert stored <= {node.id for node in names if isinstance(node.ctx, ast.Load)}, (module.name, function.name)
+
+
+def test_counts_of_tasks_have_names(all_modules):
+    """What a wait waits for, and where tasks stand in the order, are not bare numbers."""
+    for module in all_modules:
+        for function in module.functions:
+            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+            waits = [call for call in calls if getattr(call.func, "id", "") == "wait"]
+            assert {number for call in waits for number in numbers_in(call.args[1])} <= {1}, module.name
+            if function.name.startswith("locate"):
+                lags = [call for call in calls if getattr(call.func, "id", "") == "minimum"]
+                allowed = [number for call in lags for number in numbers_in(call)]
+                assert set(numbers_in(function)) <= {0, 1, *allowed}, module.name
+                assert set(allowed) <= set(range(2, 9)), module.name
+
+
+def numbers_in(node):
+    return [child.value for child in ast.walk(node) if isinstance(child, ast.Constant) and isinstance(child.value, int)]
+
+
+def test_compiled_modules_cast_nothing_for_the_interpreter(all_modules):
+    for module in all_modules:
+        assert ("as_int" in module.top) == ("cpu" in module.text.split("\n")[0]), module.name
 
 
 def test_they_hold_no_path_and_no_date(all_modules):
