@@ -16,6 +16,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from uniep_compiler.codegen.plan_view import NUM_WARPS as PLAN_WARPS
 from uniep_compiler.compiler import Compiled
 from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.ir.types import DType
@@ -24,7 +25,6 @@ from uniep_compiler.runtime.modules import load_module
 
 WARP_SIZE = 32
 PLAN_KERNELS = ("plan_count", "plan_place")
-PLAN_WARPS = 8
 
 TRITON_TYPES = {DType.BF16: "bf16", DType.F16: "fp16", DType.F32: "fp32", DType.I32: "i32", DType.I64: "i64"}
 """Element types as Triton's signatures spell them."""

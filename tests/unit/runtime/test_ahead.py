@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from uniep_compiler import compiler
+from uniep_compiler.codegen.plan_view import NUM_WARPS as PLAN_WARPS
 from uniep_compiler.diagnostics import UniepError
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse_file
@@ -39,6 +40,7 @@ def test_hopper_kernels_use_its_units_and_spill_nothing():
         ("plan", "plan_count"),
         ("plan", "plan_place"),
     ]
+    assert {count.num_warps, place.num_warps} == {PLAN_WARPS}  # those that calls launch
     assert "wgmma.mma_async" in forward.ptx
     assert "ttng.warp_group_dot" in forward.ttgir
     assert "HGMMA" in forward.sass()
