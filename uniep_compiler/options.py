@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 
 class Fuse(StrEnum):
@@ -65,3 +67,14 @@ class ScheduleOptions:
     block: int = 8
     workers: int | None = None
     tiles: tuple[tuple[str, tuple[int, int, int]], ...] = field(default=())
+
+
+LARGEST: Mapping[str, int] = MappingProxyType(
+    {"lanes": 1024, "chunk": 256, "group": 1024, "lag": 1024, "block": 256, "workers": 4096}
+)
+"""The largest value of each key that takes a number.
+
+A copy holds `chunk` rows at a time, and a reduce `block` tokens: more would not fit the registers of a worker. With the
+others, more would change nothing but the time that it takes: no GPU has that many workers at once, and no tile waits
+for longer.
+"""

@@ -7,6 +7,8 @@ import torch
 
 import uniep_compiler as uniep
 from tests.numerics.layers import SWIGLU, Shape, assert_same_bits, call, compile_layer, make_inputs, run
+from uniep_compiler.options import LARGEST
+from uniep_compiler.transports.virtual import VirtualGroup
 
 SHAPE = Shape(tokens=6, experts=4, topk=2, hidden=32, inner=16)
 
@@ -87,6 +89,34 @@ def test_leading_experts_of_a_larger_weight(device):
     assert_same_bits(call(layer, inputs.x, inputs.ids, inputs.weights, more[:4], inputs.w2), expected)
 
 
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_views_that_negate_what_is_in_memory(device, ranks):
+    """`_neg_view` keeps the strides, and an imaginary part of a conjugate has others."""
+    _, inputs, expected = plain(device)
+    group = compile_layer(SHAPE, device, ranks=ranks)
+    assert_same_bits(run(group, inputs), expected)
+    views = [
+        lambda x: torch._neg_view(-x),
+        lambda x: torch.complex(torch.zeros_like(x), -x).conj().imag,
+    ]
+    for view in views:
+        x, weights = view(inputs.x), view(inputs.weights)
+        assert x.is_neg()
+        assert weights.is_neg()
+        assert_same_bits(run(group, inputs.but(x=x, weights=weights)), expected)
+    ids = torch._neg_view(-inputs.ids)
+    assert ids.is_neg()
+    assert_same_bits(run(group, inputs.but(ids=ids)), expected)
+
+
+def test_an_argument_with_an_operation_behind_it(device):
+    """A tensor that is no leaf, and views of subclasses that add nothing."""
+    layer, inputs, expected = plain(device)
+    x = inputs.x.clone().requires_grad_() * 1
+    assert_same_bits(run(layer, inputs.but(x=x)).detach(), expected)
+    assert_same_bits(run(layer, inputs.but(x=torch.nn.Buffer(inputs.x))), expected)
+
+
 def test_tensors_that_want_gradients_are_taken(device):
     layer, inputs, expected = plain(device)
     args = [value.clone().requires_grad_() if value.is_floating_point() else value for value in inputs.args]
@@ -103,6 +133,13 @@ def refused(layer, args, *parts):
     assert caught.value.codes == ("UEP0601",)
     message = str(caught.value)
     assert all(part in message for part in parts), message
+
+
+def freed(x):
+    """A copy whose memory was given back, as FSDP does with parameters that are not in use."""
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    return x
 
 
 NAMES = ("x", "experts", "weights", "w13", "w2")
@@ -129,12 +166,21 @@ WRONG = [
     ("w13", lambda w: w[:3], ["has shape [3, 32, 32], but has to be [4, 32, 32]"]),
     ("w13", lambda w: w.transpose(1, 2), ["is not contiguous", "(1024, 1, 32)"]),
     ("w13", lambda w: w[:1].expand(4, 32, 32), ["is not contiguous", "(0, 32, 1)"]),
+    ("w13", lambda w: torch._neg_view(-w), ["is a view that negates", "call .resolve_neg() once"]),
+    ("x", lambda x: freed(x), ["`x` has no memory"]),
+    ("w2", lambda w: freed(w), ["`w2` has no memory"]),
+    ("w2", lambda w: torch.nn.Parameter(freed(w)), ["`w2` has no memory"]),
+    ("x", lambda x: torch._efficientzerotensor(x.shape, device=x.device), ["`x` has no memory"]),
+    ("x", lambda x: torch.nested.nested_tensor([x[:2], x[2:]]), ["`x` is a nested tensor"]),
+    ("x", lambda x: torch.nested.nested_tensor([x[:2], x[2:]], layout=torch.jagged), ["`x` is a nested tensor"]),
+    ("experts", lambda ids: ids.tolist(), ["has to be a tensor, not list"]),
+    ("experts", lambda ids: freed(ids), ["`experts` has no memory"]),
     ("w2", lambda w: w.transpose(1, 2), ["has shape [4, 16, 32], but has to be [4, 32, 16]"]),
     ("w2", lambda w: w[0], ["has shape [32, 16]"]),
 ]
 
 
-@pytest.mark.parametrize(("name", "wrong", "parts"), WRONG, ids=[f"{name}-{parts[0]}" for name, _, parts in WRONG])
+@pytest.mark.parametrize(("name", "wrong", "parts"), WRONG, ids=[f"{i}-{name}" for i, (name, *_) in enumerate(WRONG)])
 def test_an_argument_that_does_not_fit(device, name, wrong, parts):
     layer, inputs, expected = plain(device)
     args = list(inputs.args)
@@ -218,8 +264,44 @@ def test_lists_without_a_group(device):
         ({"schedule": {"tiles": {"q": (32, 32, 32)}}}, "UEP0304", "`q` is not a GEMM of `layer`"),
         ({"schedule": {"tiles": {"h": (32, 48, 32)}}}, "UEP0302", "columns of `tile(h)` cannot be 48"),
         ({"schedule": {"tiles": {"h": (7, 32, 32)}}}, "UEP0302", "rows of `tile(h)` cannot be 7"),
+        ({"schedule": {"tiles": {"h": (2**12, 32, 32)}}}, "UEP0302", "rows of `tile(h)` cannot be 4096"),
+        ({"schedule": {"tiles": {"h": (32, 2**40, 32)}}}, "UEP0302", "its rows and columns make a block of"),
+        ({"schedule": {"tiles": {"h": (32, 32, 2**20)}}}, "UEP0302", "its rows and depth make a block of"),
+        (
+            {"schedule": {"tiles": {"grad(w13)": (16, 2**11, 2**10)}}},
+            "UEP0302",
+            "its columns and depth make a block of",
+        ),
+        *(
+            ({"schedule": {key: number}}, "UEP0302", f"it is {most} at most")
+            for key, most in LARGEST.items()
+            for number in (2 * most, 2**31, 2**70)
+        ),
+        *(
+            ({"timeout": timeout}, "UEP0601", "timeout is a number of seconds from 1e-06 to 1e+09, not ")
+            for timeout in ("x", None, True, -1, 0, 1e-12, 1e30, float("nan"), float("inf"), 2**2000)
+        ),
+        *(
+            ({"placement": placement}, "UEP0601", "placement has to be a tuple of integers, not ")
+            for placement in (2, "ab", (2.0,), ("2",), (None,), (True,), {2: 1}, torch.tensor([2]))
+        ),
+        *(
+            ({"schedule": value}, "UEP0601", "schedule has to be a mapping")
+            for value in ("x", 3, [("fuse", "none")], {1: 2})
+        ),
+        *(({"dims": value}, "UEP0601", "dims has to be a mapping") for value in (None, [1], {1: 8}, "HIEK")),
+        *(({"debug": value}, "UEP0601", "debug is True or False, not ") for value in ("yes", None, 1)),
+        *(
+            ({"dtype": value}, "UEP0601", "dtype is one of bf16, f16, f32, not ")
+            for value in (object(), torch.float32, ["f32"], 3)
+        ),
+        *(
+            ({"target": value}, "UEP0604", "a target is named by a text, not by ")
+            for value in (object(), None, ["cpu"], torch.device("cpu"))
+        ),
+        *(({"group": value}, "UEP0601", "group has to be") for value in (object(), True, "2", [2])),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_what_compile_refuses(interpreter, options, code, part):
     given = {"dims": {"H": 8, "I": 8, "E": 2, "K": 1}, "target": interpreter, "dtype": "f32", **options}
@@ -229,10 +311,29 @@ def test_what_compile_refuses(interpreter, options, code, part):
     assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("ranks", [0, -1, 65, True, 1.0, "2"])
+@pytest.mark.parametrize("ranks", [0, -1, 65, 2**70, True, 1.0, "2", None, [2]])
 def test_groups_that_do_not_exist(ranks):
-    with pytest.raises(uniep.UniepError, match="a virtual group has 1 to 64 ranks"):
-        uniep.virtual_group(ranks)
+    for make in (uniep.virtual_group, lambda ranks: VirtualGroup(num_ranks=ranks)):
+        with pytest.raises(uniep.UniepError, match="a virtual group has 1 to 64 ranks"):
+            make(ranks)
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("option", LARGEST)
+def test_the_largest_value_of_an_option(interpreter, option, ranks):
+    """Every option may be what its range says, and the bits are the same."""
+    _, inputs, expected = plain(interpreter)
+    most = {**LARGEST, "lanes": 64, "workers": 256}[option]  # the interpreter runs all of them one after the other
+    assert_same_bits(run(compile_layer(SHAPE, interpreter, ranks=ranks, **{option: most}), inputs), expected)
+
+
+def test_a_number_that_is_too_large_is_shown_in_its_line(interpreter):
+    text = SWIGLU + "\nschedule layer {\n    chunk = 2048\n    lanes = 1000000000\n}\n"
+    with pytest.raises(uniep.UniepError) as caught:
+        compile_layer(SHAPE, interpreter, text=text)
+    assert caught.value.codes == ("UEP0302", "UEP0302")
+    assert "21 |     chunk = 2048\n" in str(caught.value)
+    assert "22 |     lanes = 1000000000\n" in str(caught.value)
 
 
 def test_an_option_of_a_schedule_block_is_shown_in_its_line(interpreter):

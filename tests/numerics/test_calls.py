@@ -109,6 +109,40 @@ def test_an_id_out_of_range(device, bad, dtype, ranks):
         assert_same_bits(run(layer, inputs), expected)
 
 
+ROUTES_ALONE = """
+uniep 1
+
+moe only(experts : i32[T, K], _w : bf16[E, H, I]) -> routes[T, K, E] {
+    r = route(experts)
+    return r
+}
+"""
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_an_id_out_of_range_in_a_layer_that_only_routes(device, ranks):
+    """There is no task that could look at the abort flag: the kernel that ends the call lowers it all the same."""
+    only, layer = compile_layer(SMALL, device, dtype=None, ranks=ranks, text=ROUTES_ALONE), compile_layer(SMALL, device)
+    inputs = make_inputs(SMALL, device)
+    expected, weights = run(layer, inputs), inputs.w2.bfloat16()
+
+    def routes_of(ids):
+        if ranks is None:
+            return [only(ids, weights)]
+        return only(list(ids.split([2, 3])), [weights, weights])  # what no op reads is replicated
+
+    good = torch.cat([routes.row_of for routes in routes_of(inputs.ids)])
+    bad = inputs.ids.clone()
+    bad[3, 1] = 99
+    for _ in range(3):
+        with pytest.raises(uniep.UniepError, match="expert id 99 of token"):
+            routes_of(bad)
+        assert torch.equal(torch.cat([routes.row_of for routes in routes_of(inputs.ids)]), good)
+        with pytest.raises(uniep.UniepError, match="expert id 99 of token"):
+            routes_of(bad)
+        assert_same_bits(run(layer, inputs), expected)
+
+
 @pytest.mark.parametrize("bad", [2**32, 2**32 + 1, -(2**32) - 1])
 def test_a_long_id_is_not_cut_to_32_bits(device, bad):
     layer, inputs = compile_layer(SMALL, device), make_inputs(SMALL, device)

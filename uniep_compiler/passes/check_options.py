@@ -8,13 +8,15 @@ from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
 from uniep_compiler.frontend.check import tiled_values
 from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.tasks import Tile
-from uniep_compiler.options import Relay, Send
+from uniep_compiler.options import LARGEST, Relay, Send
 from uniep_compiler.passes.settings import Settings, tile_rows
 from uniep_compiler.passes.stages import build_stages, row_dtype
 from uniep_compiler.passes.tiles import stage_tile, too_large
 
 SMALLEST_SIDE = 16
 """Matrix instructions take no fewer columns, and no fewer products per element."""
+MOST_ELEMENTS = 2**20
+"""Triton takes no larger blocks."""
 
 
 def check_options(ops: OpGraph, settings: Settings) -> None:
@@ -33,6 +35,14 @@ def sends_fit_the_relay(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
     if relay is Relay.OFF and send in (Send.RANK, Send.ALL):
         why = "a row that is sent once for several routes needs a relay that hands it on"
         yield _problem("UEP0307", settings, "send", f"`send = {send}` cannot go with `relay = off`", why)
+
+
+def numbers_are_in_range(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Each key that takes a number has a largest one."""
+    for key, most in LARGEST.items():
+        number = getattr(settings.options, key)
+        if number is not None and number > most:
+            yield _problem("UEP0302", settings, key, f"`{key}` cannot be {number}", f"it is {most} at most")
 
 
 def blocks_are_powers_of_two(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
@@ -63,6 +73,17 @@ def tile_sides_are_powers_of_two(ops: OpGraph, settings: Settings) -> Iterable[D
             message = f"columns of `tile({name})` cannot be {cols}"
             each = "16 or a larger power of two"
             help_ = each if shares == 1 else f"{shares} accumulators share them, and each takes {each}"
+            yield _problem("UEP0302", settings, f"tile({name})", message, help_)
+
+
+def tiles_fit_a_block(_: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
+    """Triton's blocks have a largest size, on any target, and a tile's operands and sums are such blocks."""
+    for name, (rows, cols, depth) in settings.options.tiles:
+        sides = {"rows and columns": rows * cols, "rows and depth": rows * depth, "columns and depth": cols * depth}
+        pair = max(sides, key=lambda pair: sides[pair])
+        if sides[pair] > MOST_ELEMENTS:
+            message = f"`tile({name})` = ({rows}, {cols}, {depth}) is too large"
+            help_ = f"its {pair} make a block of {sides[pair]} elements, and a block has {MOST_ELEMENTS} at most"
             yield _problem("UEP0302", settings, f"tile({name})", message, help_)
 
 
@@ -107,10 +128,12 @@ def tiles_have_the_rows_of_the_target(ops: OpGraph, settings: Settings) -> Itera
 
 RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
     sends_fit_the_relay,
+    numbers_are_in_range,
     blocks_are_powers_of_two,
     tiles_are_of_gemms,
     tile_sides_are_powers_of_two,
     tiles_have_the_rows_of_the_target,
+    tiles_fit_a_block,
     tiles_fit_the_target,
     columns_alone_depend_on_tokens,
 )

@@ -41,6 +41,16 @@ def argument_error(message: str, help_text: str = "") -> UniepError:
     return UniepError([Diagnostic(code="UEP0601", message=message, help=help_text)])
 
 
+def nested_error(name: str) -> UniepError:
+    """The error for a nested tensor (UEP0601)."""
+    return argument_error(f"{name} is a nested tensor", "pass one tensor with the tokens of all its parts")
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is just that, with values in memory: of no subclass that means something else by it."""
+    return type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankArguments:
     """One rank's arguments, checked: by parameter name, and the number of its tokens. Nothing is copied yet."""
@@ -166,6 +176,8 @@ class _Call:
             return self._take_routes(name, arg)
         if not isinstance(arg, Tensor):
             raise argument_error(f"{name} has to be a tensor, not {type(arg).__name__}")
+        if arg.is_nested:
+            raise nested_error(name)
         if _place(arg.device) != _place(self.device):
             raise argument_error(
                 f"{name} is on {arg.device}, but the layer runs on {self.device}",
@@ -175,11 +187,10 @@ class _Call:
             raise argument_error(f"{name} has layout {arg.layout}", f"pass a dense tensor: {param.name}.to_dense()")
         self._check_dtype(name, role, param.type, arg)
         self._check_shape(name, role, param.type, arg)
-        if role is ParamRole.EXPERTS and not arg.is_contiguous():
-            raise argument_error(
-                f"{name} is not contiguous: its strides are {tuple(arg.stride())}",
-                "copying weights on each call would cost more than the layer: call .contiguous() once",
-            )
+        if role is ParamRole.EXPERTS:
+            _check_is_readable(name, arg)
+        if not arg.is_meta and is_plain(arg) and arg.numel() > 0 and arg.data_ptr() == 0:
+            raise argument_error(f"{name} has no memory", "it was freed, or never allocated: pass a tensor with values")
         return arg.detach()
 
     def _take_routes(self, name: str, arg: object) -> Routes:
@@ -248,7 +259,20 @@ def _place(device: torch.device) -> tuple[str, int]:
     return device.type, device.index or 0
 
 
+def _check_is_readable(name: str, weights: Tensor) -> None:
+    """UEP0601 for expert weights that would have to be copied before a kernel could read them."""
+    if weights.is_contiguous() and not weights.is_neg():
+        return
+    what, mend = f"not contiguous: its strides are {tuple(weights.stride())}", ".contiguous()"
+    if weights.is_neg():
+        what, mend = "a view that negates the values in memory", ".resolve_neg()"
+    raise argument_error(
+        f"{name} is {what}", f"copying weights on each call would cost more than the layer: call {mend} once"
+    )
+
+
 def _laid_out(role: ParamRole, kind: Type, arg: Tensor) -> Tensor:
+    arg = arg.resolve_neg()
     match role:
         case ParamRole.EXPERTS:
             return arg

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +72,7 @@ class Calls:
                 try:
                     outputs = Call(prepared=prepared, inputs=inputs, plan=plan, workspace=workspace).run()
                 except BaseException:
-                    with suppress(RuntimeError):  # a device that is lost cannot be reset either
-                        workspace.reset()
+                    workspace.reset()
                     raise
                 if self._layer.debug and device.type == "cuda" and not workspace.captured:
                     torch.cuda.synchronize(device)
@@ -171,7 +170,7 @@ def _key(args: Sequence[object]) -> object:
 
 def _part_of_key(arg: object) -> object:
     if isinstance(arg, Tensor):
-        return arg.shape, arg.stride(), arg.dtype, arg.device
+        return arg.shape, arg.stride(), arg.dtype, arg.device, arg.is_neg(), arg.data_ptr() == 0
     if isinstance(arg, Routes):
         return arg.plan.shape, arg.placement, arg.rank, arg.plan.storage.device
     if isinstance(arg, list | tuple):

@@ -136,6 +136,11 @@ def _by_token(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, expert ids and router weights as the layer takes them, without batch dims."""
     topk, columns = layer.dims["K"], layer.dims["H"]
+    for name, value, size in (("hidden", hidden, columns), ("ids", ids, topk), ("weights", weights, topk)):
+        if value.dim() == 0 or value.shape[-1] != size:
+            raise argument_error(f"{name} of experts have shape {list(value.shape)}, but have to be [..., {size}]")
+    if not hidden.is_floating_point():
+        raise argument_error(f"hidden of experts are {hidden.dtype}, but have to be of a floating-point dtype")
     return hidden.reshape(-1, columns).to(dtype), ids.reshape(-1, topk), weights.reshape(-1, topk)
 
 

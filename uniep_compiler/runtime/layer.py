@@ -18,15 +18,24 @@ from uniep_compiler.frontend.bind import bind_dims
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import Program
 from uniep_compiler.ir.ops import OpGraph
-from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import TaskGraph
-from uniep_compiler.ir.types import DType, RoutesType, RowsType
+from uniep_compiler.ir.types import RoutesType, RowsType
 from uniep_compiler.passes.target import Target
 from uniep_compiler.runtime import torch_op
 from uniep_compiler.runtime.arguments import Signature, argument_error
 from uniep_compiler.runtime.calls import Calls
 from uniep_compiler.runtime.errors import raise_if_failed
+from uniep_compiler.runtime.keywords import (
+    check_debug,
+    check_dims,
+    check_group,
+    check_schedule,
+    check_timeout,
+    dtype_named,
+    is_count,
+    placement_of,
+)
 from uniep_compiler.runtime.memory import MemoryReport, memory_report
 from uniep_compiler.runtime.plan import Plan, PlanShape
 from uniep_compiler.runtime.proofs import check_once
@@ -63,19 +72,22 @@ def compile(
     The compiler's work is done and checked here; kernels are built on the first call. Raises UniepError with everything
     that is wrong with the program, the dims or the options.
     """
-    if group is not None and not isinstance(group, VirtualGroup):
-        raise argument_error(f"group has to be uniep.virtual_group(n) or None, not {type(group).__name__}")
     if not isinstance(program, Program):
         raise argument_error(
             f"compile takes a parsed program, not {type(program).__name__}",
             "parse it first: uniep.compile(uniep.parse_file(path), ...), or uniep.parse(text)",
         )
+    check_dims(dims)
+    check_group(group)
+    check_schedule(schedule)
+    check_timeout(timeout)
+    check_debug(debug)
     ops = lower(program)
     bound = bind_dims(ops, dims, program)
     found = resolve_target(target)
     if dtype is not None:
         written = program
-        program, ops = compiler.in_dtype(program, ops, _dtype(dtype))
+        program, ops = compiler.in_dtype(program, ops, dtype_named(dtype))
         for warning in compiler.tiles_left_out(written, program, found, bound):
             warnings.warn(warning.render(program.source), stacklevel=2)
     return Layer(
@@ -84,33 +96,11 @@ def compile(
         dims=bound,
         target=found,
         group=group,
-        placement=_placement(ops, bound, group, placement),
+        placement=placement_of(ops, bound, group, placement),
         overrides=dict(schedule or {}),
         timeout=timeout,
         debug=debug,
     )
-
-
-def _dtype(name: str) -> DType:
-    if name not in ("bf16", "f16", "f32"):
-        raise argument_error(f"dtype is one of bf16, f16, f32, not {name!r}")
-    return DType(name)
-
-
-def _placement(
-    ops: OpGraph, dims: Mapping[str, int], group: VirtualGroup | None, given: Sequence[int] | None
-) -> tuple[int, ...]:
-    routes = next(kind for kind in ops.types.values() if isinstance(kind, RoutesType))
-    experts, ranks = routes.experts.value(dims), 1 if group is None else group.num_ranks
-    if given is None:
-        return balanced_placement(experts, ranks)
-    placement = tuple(given)
-    if len(placement) != ranks or sum(placement) != experts or any(count < 0 for count in placement):
-        raise argument_error(
-            f"placement {placement} does not fit {experts} experts on {ranks} ranks",
-            "it holds the number of experts of each rank, zeros allowed",
-        )
-    return placement
 
 
 class Layer:
@@ -168,7 +158,9 @@ class Layer:
         return self._default.schedule.graph
 
     def rows_bound(self, tokens: int) -> int:
-        """Rows that a rows value has room for, with that many tokens: one per route."""
+        """Rows that a rows value has room for, with that many tokens: one per route. UEP0601 for no such number."""
+        if not is_count(tokens) or tokens < 0:
+            raise argument_error(f"{tokens!r} is not a number of tokens")
         return tokens * self.signature.topk
 
     def _compile(self, tokens: Mapping[str, int]) -> Compiled:
@@ -251,8 +243,8 @@ class Layer:
 
     def memory(self, tokens: int | Sequence[int]) -> MemoryReport:
         """What a call with that many tokens (under a group: on each rank) takes of a device's memory."""
-        ranks = (tokens,) if isinstance(tokens, int) else tuple(tokens)
-        if len(ranks) != len(self.placement) or min(ranks) < 0:
+        ranks = tuple(tokens) if isinstance(tokens, Sequence) else (tokens,)
+        if len(ranks) != len(self.placement) or not all(is_count(mine) and mine >= 0 for mine in ranks):
             raise argument_error(f"{tokens!r} is not a number of tokens for each of {len(self.placement)} ranks")
         device = torch.device("cpu" if self.target.interpreted else "cuda")
         runner = self.calls.runner(self.compiled_for(max(ranks)), device)
@@ -300,7 +292,18 @@ class Layer:
         raise_if_failed(*workspaces_on(device))
 
     def reference(self, *args: object, dtype: torch.dtype | None = None) -> object:
-        """The same program in plain PyTorch, on one rank's arguments. With `dtype`, computed in it, never rounded."""
+        """The same program in plain PyTorch, on one rank's arguments. With `dtype`, computed in it, never rounded.
+
+        UEP0601 for a number of arguments, or a type of one, that the program does not have, and for a dtype without
+        fractions.
+        """
+        self.signature.check_count(args)
+        for param, arg in zip(self.ops.params, args, strict=True):
+            kind = Routes if isinstance(param.type, RoutesType) else Tensor
+            if not isinstance(arg, kind):
+                raise argument_error(f"`{param.name}` has to be {kind.__name__}, not {type(arg).__name__}")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise argument_error(f"dtype has to be a floating-point torch.dtype, not {dtype!r}")
         inputs = {param.name: arg for param, arg in zip(self.ops.params, args, strict=True)}
         results = run_reference(self.ops, self.dims, inputs, dtype)  # type: ignore[arg-type]
         return results[0] if len(results) == 1 else results

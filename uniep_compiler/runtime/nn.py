@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from uniep_compiler.programs import ExpertsForm, Layout, Split, WeightOn
 from uniep_compiler.runtime.arguments import argument_error
-from uniep_compiler.runtime.experts import ExpertsSize, Options, call_experts, call_ranks, experts_layer
+from uniep_compiler.runtime.experts import DTYPES, ExpertsSize, Options, call_experts, call_ranks, experts_layer
+from uniep_compiler.runtime.keywords import check_group, is_count
 from uniep_compiler.runtime.layer import Layer
+from uniep_compiler.runtime.targets import target_error
 from uniep_compiler.transports.virtual import VirtualGroup
 
 
@@ -61,6 +63,12 @@ class Experts(nn.Module):
             ("up_offset", up_offset),
         )
         self.gated, self.bias, self.layout = self.form.gated, self.form.bias, self.form.layout
+        sizes = {"num_experts": num_experts, "hidden_size": hidden_size, "intermediate_size": intermediate_size}
+        _check_sizes({**sizes, "topk": topk})
+        _check_dtype(dtype)
+        check_group(group)
+        if not isinstance(target, str):
+            raise target_error(f"a target is named by a text, not by {target!r}")
         self.size = ExpertsSize(experts=num_experts, topk=topk, hidden=hidden_size, inner=intermediate_size)
         self.target = target
         self.group = group
@@ -99,11 +107,20 @@ class Experts(nn.Module):
         """
         layer, params = self.layer, [getattr(self, name) for name, _ in self._shapes()]
         if layer.group is not None:
-            return call_ranks(layer, list(hidden_states), list(top_k_index), list(top_k_weights), params)
+            hidden, ids, weights = self._by_rank(hidden_states, top_k_index, top_k_weights)
+            return call_ranks(layer, hidden, ids, weights, params)
         for value in (hidden_states, top_k_index, top_k_weights):
             if not isinstance(value, Tensor):
                 raise argument_error(f"experts take tensors, not {type(value).__name__}")
         return call_experts(layer, hidden_states, top_k_index, top_k_weights, params)  # type: ignore[arg-type]
+
+    def _by_rank(self, *args: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], ...]:
+        """Lists with one tensor for each rank. UEP0601 for anything else."""
+        ranks = 1 if self.group is None else self.group.num_ranks
+        for arg in args:
+            if not isinstance(arg, list | tuple) or len(arg) != ranks or not all(isinstance(v, Tensor) for v in arg):
+                raise argument_error(f"experts take lists with one tensor for each of {ranks} ranks")
+        return tuple(list(arg) for arg in args)
 
     def extra_repr(self) -> str:
         size, default = self.size, ExpertsForm()
@@ -122,3 +139,18 @@ class Experts(nn.Module):
             if self.bias:
                 found.append((f"{name}_bias", (size.experts, rows)))
         return found
+
+
+def _check_sizes(sizes: Mapping[str, object]) -> None:
+    for name, size in sizes.items():
+        if not is_count(size) or size < 1:
+            raise argument_error(f"{name} is an integer of at least 1, not {size!r}")
+
+
+def _check_dtype(dtype: object) -> None:
+    """UEP0601 for what no weights can be made of. Whether kernels read it is seen when a layer is needed."""
+    if dtype is None or dtype is torch.float64:
+        return
+    if dtype not in tuple(DTYPES):
+        names = ", ".join(str(known) for known in DTYPES)
+        raise argument_error(f"dtype has to be one of {names}, not {dtype!r}")

@@ -47,6 +47,11 @@ class PlanShape:
                 f"{self.total_tokens} tokens with {self.topk} routes each are {self.num_routes}; "
                 f"a plan holds {most} at most"
             )
+        if self.origins_bound > most:
+            raise ValueError(
+                f"one of {self.ranks} ranks has {self.tokens_bound} tokens with {self.topk} routes each; numbered as "
+                f"if each rank had as many there are {self.origins_bound}; a plan holds {most} at most"
+            )
 
     @property
     def ranks(self) -> int:
@@ -67,6 +72,11 @@ class PlanShape:
     def num_routes(self) -> int:
         """Routes of all ranks, valid or not."""
         return self.total_tokens * self.topk
+
+    @property
+    def origins_bound(self) -> int:
+        """Numbers that tell a route and its rank: each rank's start a multiple of the routes of the largest one."""
+        return ((self.ranks - 1) * self.tokens_bound + self.tokens[-1]) * self.topk
 
     @property
     def tokens_bound(self) -> int:

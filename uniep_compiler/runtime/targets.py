@@ -10,6 +10,8 @@ from uniep_compiler.passes.target import TARGETS, Target, find_target
 
 def resolve_target(name: str) -> Target:
     """The target of that name, looking at this machine for "auto" and "cuda". UEP0604 if there is none."""
+    if not isinstance(name, str):
+        raise target_error(f"a target is named by a text, not by {name!r}")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":

@@ -13,17 +13,19 @@ from __future__ import annotations
 import keyword
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_in_torch_dispatch_mode
 
 from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.ir.types import RoutesType
 from uniep_compiler.passes.names import buffer_names
-from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error, check_routes
+from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error, check_routes, is_plain, nested_error
 from uniep_compiler.runtime.layout import Sizes
 from uniep_compiler.runtime.plan import Plan
 from uniep_compiler.runtime.routes import Routes
@@ -52,16 +54,18 @@ def is_traced(args: Sequence[object]) -> bool:
     """
     return (
         torch.compiler.is_compiling()
+        or torch._C._is_tracing()
         or (is_in_torch_dispatch_mode() and any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()))
         or torch._C._are_functorch_transforms_active()
-        or not all(map(_is_plain, args))
+        or forward_ad._current_level >= 0
+        or not all(map(_is_plain_argument, args))
     )
 
 
-def _is_plain(arg: object) -> bool:
+def _is_plain_argument(arg: object) -> bool:
     if isinstance(arg, list | tuple):
-        return all(map(_is_plain, arg))
-    return type(arg) is Tensor or type(arg) is torch.nn.Parameter or not isinstance(arg, Tensor)
+        return all(map(_is_plain_argument, arg))
+    return not isinstance(arg, Tensor) or is_plain(arg)
 
 
 def wants_gradient(args: Sequence[object]) -> bool:
@@ -96,6 +100,26 @@ class _NoBackward(torch.autograd.Function):
         raise no_backward_error()
 
 
+def _check_no_derivative(args: Sequence[object]) -> None:
+    """UEP0606 where a transform expects a derivative: it would get zero, or nothing."""
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, _tensors(args))):
+        raise UniepError(
+            [
+                Diagnostic(
+                    code="UEP0606",
+                    message="layers have no forward-mode derivative",
+                    help="call the layer with the primals of its arguments: `torch.autograd.forward_ad.unpack_dual`",
+                )
+            ]
+        )
+    if torch._C._are_functorch_transforms_active() and torch.is_grad_enabled() and wants_gradient(args):
+        raise no_backward_error()
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+
+
 def no_backward_error() -> UniepError:
     """The error for a backward pass through a layer (UEP0606)."""
     return UniepError(
@@ -113,8 +137,12 @@ def no_backward_error() -> UniepError:
 
 
 def call(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
-    """The layer's tensors, by its operator. UEP0601 for arguments that no operator can take."""
+    """The layer's tensors, by its operator. UEP0601 for arguments that it cannot take, UEP0606 for derivatives."""
     layer.signature.check_count(args)
+    _check_no_derivative(args)
+    for param, arg in zip(layer.ops.params, args, strict=True):
+        if any(tensor.is_nested for tensor in _tensors([arg])):
+            raise nested_error(f"`{param.name}`")
     # Tracers see that the name hangs on the layer's attributes, and trace again for another layer.
     name = layer._as_operator(f"{layer.ops.name}_{layer.digest[:16]}")
     results = getattr(torch.ops.uniep, name).default(*_flat(layer, args))
@@ -123,7 +151,7 @@ def call(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
 
 def register(layer: Layer, name: str) -> Any:
     """`torch.ops.uniep.NAME` for the layer. UEP0601 for a name that cannot be, UEP0608 for one that is another's."""
-    if not name.isidentifier() or keyword.iskeyword(name):
+    if not isinstance(name, str) or not name.isascii() or not name.isidentifier() or keyword.iskeyword(name):
         raise argument_error(f"{name!r} cannot be the name of an operator", "use letters, digits and underscores")
     return getattr(torch.ops.uniep, define(layer, name))
 
@@ -151,6 +179,7 @@ def _define_new(layer: Layer, name: str) -> None:
     torch.library.impl(full_name, ("cpu", "cuda"), _runs(layer), lib=_library)
     torch.library.register_fake(full_name, _describes(layer), lib=_library)
     torch.library.register_autograd(full_name, _refuses, lib=_library)
+    torch.library.register_vmap(full_name, _repeats(full_name), lib=_library)
 
 
 def _refuses(ctx: FunctionCtx, *grads: object) -> None:
@@ -165,6 +194,30 @@ def _runs(layer: Layer) -> Callable[..., Tensor | tuple[Tensor, ...]]:
         return tensors[0] if len(tensors) == 1 else tensors
 
     return run
+
+
+def _repeats(full_name: str) -> Callable[..., tuple[Tensor | tuple[Tensor, ...], int | tuple[int, ...]]]:
+    """What `vmap` does with the operator: one call for each item of the batch."""
+
+    def repeat(info: Any, in_dims: Sequence[Any], *flat: object) -> tuple[Any, Any]:
+        if info.batch_size == 0:
+            raise argument_error("vmap over a batch without items calls no layer", "leave such a batch out")
+        operator = getattr(torch.ops.uniep, full_name.removeprefix(f"{NAMESPACE}::")).default
+        outs = [operator(*map(partial(_item, place), flat, in_dims)) for place in range(info.batch_size)]
+        if isinstance(outs[0], Tensor):
+            return torch.stack(outs), 0
+        return tuple(map(torch.stack, zip(*outs, strict=True))), (0,) * len(outs[0])
+
+    return repeat
+
+
+def _item(place: int, arg: Any, dim: Any) -> Any:
+    """An argument of one call, from that of a batch, which lies in `dim`: a list of dims if `arg` is a list."""
+    if isinstance(arg, Tensor):
+        return arg if dim is None else arg.select(dim, place)
+    if isinstance(arg, list | tuple) and isinstance(dim, list | tuple):
+        return [_item(place, *pair) for pair in zip(arg, dim, strict=True)]
+    return arg
 
 
 def _describes(layer: Layer) -> Callable[..., Tensor | tuple[Tensor, ...]]:

@@ -73,6 +73,49 @@ def test_a_workspace_that_was_made_in_inference_mode(monkeypatch):
         assert_same_bits(out, expected)
 
 
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_a_workspace_of_inference_mode_after_a_bad_id(ranks):
+    """What the first call makes outlives the mode: it can be cleared, and results have the same bits in any mode."""
+    layer, inputs = compile_layer(SHAPE, "cpu", ranks=ranks), make_inputs(SHAPE, "cpu")
+
+    def run(ids):
+        given = inputs.but(ids=ids)
+        return layer(*given.args) if ranks is None else torch.cat(layer(*given.split([2, 3], layer.placement)))
+
+    expected, bad = run(inputs.ids), inputs.ids + 1
+
+    def work():
+        outs = []
+        for inside in (True, False, True):
+            with torch.inference_mode(inside):
+                outs.append(run(inputs.ids).clone())
+                with pytest.raises(uniep.UniepError, match="UEP0603"):
+                    run(bad)
+        workspace = workspace_of(torch.device("cpu"))
+        made = (workspace.arena, workspace.board, workspace.state, *workspace.records._sheets)
+        return [*outs, run(inputs.ids)], [tensor.is_inference() for tensor in made]
+
+    outs, are_of_inference = in_new_thread(work)
+    assert not any(are_of_inference)
+    for out in outs:
+        assert_same_bits(out, expected)
+
+
+def test_a_reset_that_fails_is_not_hidden(monkeypatch):
+    layer, inputs = compile_layer(SHAPE, "cpu"), make_inputs(SHAPE, "cpu")
+    layer(*inputs.args)
+
+    def fail(self, memories=None):
+        raise RuntimeError("the device is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Launch, "run", lambda self, memories: 1 / 0)
+        patch.setattr(Workspace, "reset", fail)
+        with pytest.raises(RuntimeError, match="the device is lost") as caught:
+            layer(*inputs.args)
+    assert isinstance(caught.value.__context__, ZeroDivisionError)
+
+
 def test_arguments_made_in_inference_mode():
     layer = compile_layer(SHAPE, "cpu")
     with torch.inference_mode():

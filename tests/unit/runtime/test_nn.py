@@ -180,6 +180,54 @@ def test_wrong_options_are_refused_when_it_is_made(options, message):
         make(**options)
 
 
+@pytest.mark.parametrize("name", ["num_experts", "hidden_size", "intermediate_size", "topk"])
+@pytest.mark.parametrize("size", [0, -1, 2.5, 4.0, "4", True, None])
+def test_sizes_that_cannot_be(name, size):
+    with pytest.raises(uniep.UniepError, match=f"{name} is an integer of at least 1, not "):
+        make(**{name: size})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"dtype": value}, "dtype has to be one of ") for value in ("f32", torch.int32, torch.float8_e4m3fn, [1])),
+        *(({"target": value}, "a target is named by a text") for value in (3, None, ["cpu"], torch.device("cpu"))),
+        *(({"group": value}, "group has to be uniep.virtual_group") for value in (3, "x", [1], True)),
+    ],
+    ids=str,
+)
+def test_keywords_that_cannot_be(options, message):
+    with pytest.raises(uniep.UniepError, match=message):
+        make(**options)
+
+
+def test_arguments_that_do_not_fit():
+    hidden, ids, weights = inputs(4)
+    for args, message in [
+        ((hidden[:, :12], ids, weights), r"hidden of experts have shape \[4, 12\], but have to be \[..., 24\]"),
+        ((hidden[0, 0], ids, weights), r"hidden of experts have shape \[\]"),
+        ((hidden, ids[:, :1], weights), r"ids of experts have shape \[4, 1\], but have to be \[..., 2\]"),
+        ((hidden, ids, weights.T), r"weights of experts have shape \[2, 4\]"),
+        ((hidden, ids[:2], weights), r"`experts` has shape \[2, 2\], but has to be \[4, 2\]"),
+        ((hidden.long(), ids, weights), "hidden of experts are torch.int64"),
+        ((hidden, ids.float(), weights), "`experts` is float32"),
+        ((hidden, ids.tolist(), weights), "experts take tensors, not list"),
+        ((None, ids, weights), "experts take tensors, not NoneType"),
+    ]:
+        with pytest.raises(uniep.UniepError, match=message):
+            output(make(), *args)
+    pair = make(group=uniep.virtual_group(2))
+    for args in [
+        (hidden, ids, weights),
+        ([hidden], [ids], [weights]),
+        ([hidden, hidden], [ids], [weights, weights]),
+        ([hidden, None], [ids, ids], [weights, weights]),
+        (None, None, None),
+    ]:
+        with pytest.raises(uniep.UniepError, match="experts take lists with one tensor for each of 2 ranks"):
+            output(pair, *args)
+
+
 def test_something_else_than_tensors_is_refused():
     hidden, ids, weights = inputs(3)
     with pytest.raises(uniep.UniepError, match="experts take tensors, not list"):

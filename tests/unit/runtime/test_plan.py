@@ -164,6 +164,12 @@ def test_too_many_routes_are_refused_before_anything_is_allocated():
     PlanShape(tokens=(2**27, 2**27 - 200), experts=8, topk=8, tile_rows=128, block=8)
     with pytest.raises(ValueError, match="268435456 tokens with 8 routes each are 2147483648; a plan holds 2147482559"):
         PlanShape(tokens=(2**27, 2**27), experts=8, topk=8, tile_rows=128, block=8)
+    PlanShape(tokens=(2**25, *[0] * 7), experts=8, topk=8, tile_rows=128, block=8)
+    message = (
+        "one of 9 ranks has 33554432 tokens with 8 routes each; numbered as if each rank had as many there are 2147"
+    )
+    with pytest.raises(ValueError, match=message):
+        PlanShape(tokens=(2**25, *[0] * 8), experts=8, topk=8, tile_rows=128, block=8)
 
 
 @pytest.mark.parametrize(

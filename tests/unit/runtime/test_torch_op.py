@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -203,6 +204,54 @@ def test_vmap_is_a_loop():
         assert_same_bits(out, layer(mine, *args[1:]))
 
 
+def test_vmap_over_each_argument():
+    layer, args = compile_layer(SHAPE, "cpu"), inputs().args
+    expected = layer(*args)
+    for place in range(5):
+        dims = [None] * 5
+        dims[place] = 0
+        batch = [torch.stack([arg] * 2) if dim == 0 else arg for arg, dim in zip(args, dims, strict=True)]
+        for out in torch.func.vmap(layer, in_dims=tuple(dims))(*batch):
+            assert_same_bits(out, expected)
+
+
+def test_vmap_over_several_results_routes_and_groups():
+    two, (first, second), group = compile_layer(SHAPE, "cpu", text=TWO_RESULTS), parts(), parts(2)
+    made = inputs()
+    args = made.args
+
+    def in_parts(layers, tokens):
+        def function(x):
+            given = replace(made, x=x)
+            given = given.args if tokens is None else given.split(tokens, layers[0].placement)
+            x, ids, weights, w13, w2 = given
+            return layers[1](*layers[0](x, ids, w13), weights, w2)
+
+        return function
+
+    xs = torch.stack([args[0], args[0] * 2])
+    for function in (lambda x: two(x, *args[1:]), in_parts((first, second), None), in_parts(group, [3, 2])):
+        outs, expected = torch.func.vmap(function)(xs), [function(x) for x in xs]
+        if isinstance(outs, torch.Tensor):
+            outs, expected = [outs], [[one] for one in expected]
+        for place, out in enumerate(outs):
+            for mine, one in zip(out, expected, strict=True):
+                assert_same_bits(mine, one[place])
+
+
+def test_vmap_over_nothing():
+    layer, (x, *rest) = compile_layer(SHAPE, "cpu"), inputs().args
+    with pytest.raises(uniep.UniepError, match="vmap over a batch without items"):
+        torch.func.vmap(layer, in_dims=(0, None, None, None, None))(x[None][:0], *rest)
+
+
+def test_jit_trace():
+    layer = compile_layer(SHAPE, "cpu")
+    with pytest.warns(DeprecationWarning, match="torch.jit"):
+        traced = torch.jit.trace(lambda *args: layer(*args), inputs().args)
+    assert_same_bits(traced(*inputs(9).args), layer(*inputs(9).args))
+
+
 def test_tensor_subclasses_are_never_read_as_plain_tensors():
     class Mine(torch.Tensor):
         @classmethod
@@ -275,7 +324,7 @@ def test_a_name_stands_for_one_layer():
     assert_same_bits(operator(*inputs().args), layer(*inputs().args))
 
 
-@pytest.mark.parametrize("name", ["", "two words", "a.b", "1st", "class"])
+@pytest.mark.parametrize("name", ["", "two words", "a.b", "1st", "class", "\u00e9", 1, None, ["a"], b"x"])
 def test_names_that_cannot_be(name):
     with pytest.raises(uniep.UniepError, match="cannot be the name of an operator"):
         compile_layer(SHAPE, "cpu").register(name)
@@ -324,6 +373,54 @@ def test_a_gradient_is_an_error_and_never_nothing():
     assert not layer(x, *rest).requires_grad
     with torch.enable_grad():
         assert not layer(x.detach(), *rest).requires_grad
+
+
+DERIVATIVES = {
+    "grad": lambda function, x: torch.func.grad(lambda x: function(x).sum())(x),
+    "vjp": lambda function, x: torch.func.vjp(function, x),
+    "jvp": lambda function, x: torch.func.jvp(function, (x,), (x,)),
+    "jacrev": lambda function, x: torch.func.jacrev(function)(x),
+    "jacfwd": lambda function, x: torch.func.jacfwd(function)(x),
+    "hessian": lambda function, x: torch.func.hessian(lambda x: function(x).sum())(x),
+    "linearize": lambda function, x: torch.func.linearize(function, x),
+    "vmap of grad": lambda function, x: torch.func.vmap(torch.func.grad(lambda x: function(x).sum()))(x[None]),
+    "jacobian": torch.autograd.functional.jacobian,
+    "dual tensors": lambda function, x: forward_ad_of(function, x),
+}
+
+
+def forward_ad_of(function, x):
+    with torch.autograd.forward_ad.dual_level():
+        return function(torch.autograd.forward_ad.make_dual(x, x))
+
+
+@pytest.mark.parametrize("transform", DERIVATIVES)
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_a_derivative_is_an_error_and_never_nothing(transform, ranks):
+    layer, made = compile_layer(SHAPE, "cpu", ranks=ranks), inputs()
+
+    def function(x):
+        given = replace(made, x=x)
+        return layer(*given.args) if ranks is None else layer(*given.split([3, 2], layer.placement))[0]
+
+    with torch.enable_grad(), pytest.raises(uniep.UniepError, match="UEP0606"):
+        DERIVATIVES[transform](function, made.x)
+
+
+def test_transforms_that_want_no_derivative_of_the_layer():
+    layer, (x, *rest) = compile_layer(SHAPE, "cpu"), inputs().args
+    expected = layer(x, *rest)
+
+    def without_grad(x):
+        with torch.no_grad():
+            return layer(x, *rest)
+
+    with torch.enable_grad():
+        for function in (lambda _: layer(inputs().x, *rest), lambda x: layer(x.detach(), *rest), without_grad):
+            assert_same_bits(torch.func.grad(lambda x, of=function: (of(x) * x).sum())(x), expected)
+        out, tangent = torch.func.jvp(lambda x: layer(inputs().x, *rest) * x, (x,), (x,))
+        assert_same_bits(out, expected * x)
+        assert_same_bits(tangent, expected * x)
 
 
 def test_results_may_be_changed_in_place():
