@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 import uniep_compiler as uniep
 from tests.numerics.layers import SWIGLU, Shape, assert_same_bits, compile_layer, make_inputs, random_ids
 from tests.unit.runtime.test_torch_op import FIRST_PART, SECOND_PART
-from uniep_compiler.runtime.workspace import workspace_of
+from uniep_compiler.runtime.workspace import ALIGNMENT_BYTES, workspace_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
@@ -352,13 +352,14 @@ def test_a_call_takes_what_is_reported(device):
     layer(*inputs.args)
     report = layer.memory(T)
     rounding = 512 * 4
+    whole_counters = 2 * 8 * ALIGNMENT_BYTES  # the counters of each half of a scoreboard are rounded up as well
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):  # a new workspace
         before = torch.cuda.memory_allocated()
         out = layer(*inputs.args)
         first = torch.cuda.memory_allocated() - before
         assert report.output_bytes + report.workspace_bytes <= first
-        assert first <= report.output_bytes + report.workspace_bytes * 9 // 8 + rounding
+        assert first <= report.output_bytes + report.workspace_bytes * 9 // 8 + whole_counters + rounding
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         again = layer(*inputs.args)
