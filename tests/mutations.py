@@ -6,13 +6,30 @@ rejects whatever the machine can make fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 from itertools import pairwise
 
 from uniep_compiler.ir.index import Coord, Expr, Int, Sym
-from uniep_compiler.ir.schedule import Interleave, Launch, Schedule, Segment, Slice, Stage
-from uniep_compiler.ir.tasks import Access, BufferKind, Family, Post, Proxy, Range, Scope
+from uniep_compiler.ir.schedule import Interleave, Launch, Member, Schedule, Segment, Slice, Stage
+from uniep_compiler.ir.tasks import (
+    Access,
+    Body,
+    BufferKind,
+    Companion,
+    CopyBody,
+    Family,
+    GemmBody,
+    MapBody,
+    Post,
+    Proxy,
+    Range,
+    ReduceBody,
+    Role,
+    RowValue,
+    Scope,
+)
+from uniep_compiler.ir.types import DType
 
 Mutants = Iterator[tuple[str, Schedule]]
 
@@ -232,7 +249,44 @@ def _in_buffer(family: Family, old: str, new: str) -> Family:
     def move(access: Access) -> Access:
         return replace(access, buffer=new) if access.buffer == old else access
 
-    return replace(family, reads=tuple(map(move, family.reads)), writes=tuple(map(move, family.writes)))
+    return replace(
+        family,
+        reads=tuple(map(move, family.reads)),
+        writes=tuple(map(move, family.writes)),
+        body=body_elsewhere(family.body, old, new),
+    )
+
+
+def body_elsewhere(body: Body, old: str, new: str) -> Body:
+    """The body with one buffer in the place of another."""
+    changed: dict[str, object] = {
+        item.name: new
+        for item in fields(body)
+        if item.name in ("source", "rows", "weights", "target") and getattr(body, item.name) == old
+    }
+    if isinstance(body, GemmBody | MapBody):
+        changed["stores"] = tuple(replace(s, buffer=new) if s.buffer == old else s for s in body.stores)
+    return replace(body, **changed)
+
+
+def reuse_buffer_early(schedule: Schedule) -> Mutants:
+    """Two buffers in one piece of memory, and whoever writes it the second time waits for nobody."""
+    for what, reused in reuse_buffer(schedule):
+        buffer = what.rpartition(" ")[2]
+        writers = [f for f in reused.graph.families if any(access.buffer == buffer for access in f.writes)]
+        yield what, with_family(reused, replace(writers[-1], waits=()))
+
+
+def write_an_input(schedule: Schedule) -> Mutants:
+    """A family writes to what the caller owns, too."""
+    for buffer in schedule.graph.buffers:
+        if buffer.kind is BufferKind.INPUT:
+            extra = Access(buffer=buffer.name, row=Int(0), num_rows=Int(1), num_cols=buffer.cols)
+            for family in schedule.graph.families:
+                yield (
+                    f"{family.name} writes {buffer.name}",
+                    with_family(schedule, replace(family, writes=(*family.writes, extra))),
+                )
 
 
 def keep_out_of_reach(schedule: Schedule) -> Mutants:
@@ -242,6 +296,11 @@ def keep_out_of_reach(schedule: Schedule) -> Mutants:
         if buffer.kind is BufferKind.SYMMETRIC:
             buffers = tuple(replace(b, kind=BufferKind.WORKSPACE) if b == buffer else b for b in graph.buffers)
             yield buffer.name, replace(schedule, graph=replace(graph, buffers=buffers))
+
+
+def divide_by_a_count(schedule: Schedule) -> Mutants:
+    """A count that is 0 on some rank stands where a number has to."""
+    yield from change_parts(schedule, "reads", lambda access: replace(access, row=access.row // Sym("num_tiles")))
 
 
 def shrink_buffer(schedule: Schedule) -> Mutants:
@@ -336,6 +395,20 @@ def _started_later(segment: Segment) -> Iterator[Segment]:
         yield replace(segment, members=(*segment.members[:i], later, *segment.members[i + 1 :]))
 
 
+def step_backwards(schedule: Schedule) -> Mutants:
+    """Each step of an interleaving takes less than one task of a member, and the segment before it makes up for it."""
+    for launch, stage, segments in each_stage(schedule):
+        for number, segment in enumerate(segments):
+            if isinstance(segment, Slice):
+                for per_step in (0, -1):
+                    more = replace(segment, count=segment.count - per_step)
+                    member = Member(family=segment.family, start=segment.start + more.count, per_step=per_step)
+                    back = Interleave(steps=Int(1), members=(member,))
+                    new = (*segments[:number], more, back, *segments[number + 1 :])
+                    what = f"segment {number} of stage {stage} by {per_step}"
+                    yield what, with_segments(schedule, launch, stage, new)
+
+
 def run_late_families_early(schedule: Schedule) -> Mutants:
     """Two families exchange their places everywhere in the order."""
     names = [family.name for family in schedule.graph.families]
@@ -426,6 +499,122 @@ def confuse_tables(schedule: Schedule) -> Mutants:
         )
 
 
+# -- what only the checker knows ------------------------------------------------------------------------------------
+
+
+def forget_phase(schedule: Schedule) -> Mutants:
+    """Posts between ranks that stand in no phase: the order alone does not tell a machine that."""
+    graph = schedule.graph
+    for signal in graph.signals:
+        if signal.phase:
+            signals = tuple(replace(s, phase=0) if s == signal else s for s in graph.signals)
+            yield signal.name, replace(schedule, graph=replace(graph, signals=signals))
+
+
+def misname(schedule: Schedule) -> Mutants:
+    """A wait for a signal, or a segment of a family, that is not there."""
+    yield from change_parts(schedule, "waits", lambda wait: replace(wait, signal="nothing"))
+    yield from change_segments(schedule, lambda s: replace(s, family="nobody") if isinstance(s, Slice) else s)
+
+
+def change_bodies(schedule: Schedule, change: Callable[[Body], Iterable[tuple[str, Body]]]) -> Mutants:
+    """For each family: the schedules in which its body is what `change` makes of it, and its accesses are as before."""
+    for family in schedule.graph.families:
+        for what, body in change(family.body):
+            if body != family.body:
+                yield f"{what} of {family.name}", with_family(schedule, replace(family, body=body))
+
+
+def body_of_other_buffers(schedule: Schedule) -> Mutants:
+    """The kernel reads or writes a buffer that no access names."""
+    names = [buffer.name for buffer in schedule.graph.buffers]
+    pairs = [(old, new) for old in names for new in names if old != new]
+
+    def change(body: Body) -> Iterator[tuple[str, Body]]:
+        yield from ((f"{old} to {new}", body_elsewhere(body, old, new)) for old, new in pairs)
+        if isinstance(body, GemmBody):
+            for old, new in pairs:
+                moved = tuple(replace(a, weight=new) if a.weight == old else a for a in body.accumulators)
+                yield f"weight {old} to {new}", replace(body, accumulators=moved)
+            yield "bias", replace(body, accumulators=tuple(replace(a, bias="b") for a in body.accumulators))
+            yield "rows", replace(body, row_values=(RowValue(value="s", buffer="weights", by_route=True),))
+        if isinstance(body, ReduceBody):
+            yield "no weights", replace(body, weights=None)
+        if isinstance(body, CopyBody):
+            yield "companion", replace(body, companions=(Companion(source="weights", target="y"),))
+
+    yield from change_bodies(schedule, change)
+
+
+def body_of_other_places(schedule: Schedule) -> Mutants:
+    """The kernel reads or writes other rows or columns of a buffer than the accesses say."""
+
+    def change(body: Body) -> Iterator[tuple[str, Body]]:
+        for name in ("cols", "depth", "num_cols", "topk", "block"):
+            if hasattr(body, name):
+                for step in (-1, 1):
+                    yield f"{name} {step:+}", replace(body, **{name: getattr(body, name) + step})
+        for name in ("by_route", "gather"):
+            if hasattr(body, name):
+                yield name, replace(body, **{name: not getattr(body, name)})
+        if isinstance(body, GemmBody):
+            for name in ("stores", "accumulators"):
+                moved = tuple(replace(item, first=item.first + 1) for item in getattr(body, name))
+                yield name, replace(body, **{name: moved})
+            yield "tile", replace(body, tile=replace(body.tile, cols=body.tile.cols * 2))
+            yield "layout", replace(body, layout="kn" if body.layout == "nk" else "nk")
+            yield "half", replace(body, stores=tuple(replace(store, halved=not store.halved) for store in body.stores))
+
+    yield from change_bodies(schedule, change)
+    for family in schedule.graph.families:
+        if isinstance(family.body, CopyBody) and family.role is Role.COMM:
+            body = replace(family.body, chunk=family.body.chunk * 2)
+            yield f"chunk of {family.name}", with_family(schedule, replace(family, body=body))
+
+
+def drop_read(schedule: Schedule) -> Mutants:
+    """The kernel reads what no access says any more."""
+    yield from change_parts(schedule, "reads", lambda access: None)
+
+
+def body_of_other_numbers(schedule: Schedule) -> Mutants:
+    """Element types, tile rows, steps and values that the kernel can't take."""
+    graph = schedule.graph
+    moved = {name for family in graph.families for name in _moved(family.body)}
+    for buffer in graph.buffers:
+        if buffer.name in moved:
+            dtype = DType.F16 if buffer.dtype is DType.BF16 else DType.BF16
+            buffers = tuple(replace(b, dtype=dtype) if b == buffer else b for b in graph.buffers)
+            yield f"dtype of {buffer.name}", replace(schedule, graph=replace(graph, buffers=buffers))
+    for family in graph.families:
+        yield f"steps of {family.name}", with_family(schedule, replace(family, stepwise=not family.stepwise))
+
+    def change(body: Body) -> Iterator[tuple[str, Body]]:
+        if isinstance(body, GemmBody):
+            yield "tile rows", replace(body, tile=replace(body.tile, rows=body.tile.rows // 2))
+            yield "layout", replace(body, layout="kk")
+            yield "no epilogue", replace(body, epilogue=())
+            yield "no accumulators", replace(body, accumulators=())
+            yield "no rounding", replace(body, epilogue=tuple(op for op in body.epilogue if op.kind != "round"))
+        if isinstance(body, ReduceBody):
+            yield "dtype", replace(body, dtype=DType.F16)
+
+    yield from change_bodies(schedule, change)
+
+
+def _moved(body: Body) -> tuple[str, ...]:
+    """Buffers between which a body moves numbers as they are, or multiplies them."""
+    match body:
+        case CopyBody(source=source, target=target):
+            return source, target
+        case GemmBody(rows=rows, accumulators=accumulators, stores=stores):
+            return rows, *(acc.weight for acc in accumulators), *(store.buffer for store in stores)
+        case ReduceBody(target=target):
+            return (target,)
+        case _:
+            return ()
+
+
 MUTATIONS: dict[str, Callable[[Schedule], Mutants]] = {
     function.__name__: function
     for function in (
@@ -479,5 +668,15 @@ MUTATIONS: dict[str, Callable[[Schedule], Mutants]] = {
         take_other_items,
         confuse_ranks,
         confuse_tables,
+        reuse_buffer_early,
+        write_an_input,
+        divide_by_a_count,
+        step_backwards,
+        forget_phase,
+        misname,
+        drop_read,
+        body_of_other_buffers,
+        body_of_other_places,
+        body_of_other_numbers,
     )
 }

@@ -85,6 +85,9 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0324": "a schedule names something that is not there",
         "UEP0325": "a schedule divides by what may be 0",
         "UEP0326": "tiles of a schedule are left out",
+        "UEP0327": "a number of a schedule is out of its range",
+        "UEP0328": "a kernel touches something else than its family says",
+        "UEP0329": "a body does not fit its task graph",
         # 05: compiler bugs.
         "UEP0501": "the compiler has a bug",
         # 06: run time.

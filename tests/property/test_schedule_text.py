@@ -40,8 +40,10 @@ from uniep_compiler.source import Span
 NAMES = st.sampled_from(["x", "xs_arrived", "y.grad", "_1", "none", "true"])
 WORDS = st.sampled_from(["x", "xs_arrived", "y.grad", "_1"])
 NUMBERS = st.integers(0, 999)
+SIZES = st.integers(1, 999)
 TEXTS = ("0", "-1", "$num_tiles", "tile", "a < b", "a == (b < c)", "t[i, j]@(a + 1)", "min(a, -2) // 3", "(a < b) * c")
 EXPR = st.sampled_from([parse_expr(text) for text in TEXTS])  # any others: test_index_text.py
+EXTENTS = st.sampled_from([parse_expr(text) for text in ("1", *TEXTS) if text not in ("0", "-1")])
 RANGES = st.lists(st.builds(Range, coord=st.sampled_from("ijk"), extent=EXPR), max_size=2).map(tuple)
 ATTRS = st.one_of(
     st.integers(-9, 9), st.floats(allow_nan=False), st.booleans(), st.sampled_from(DType), st.text(max_size=5)
@@ -71,29 +73,29 @@ ACCESSES = st.builds(
     when=st.none() | EXPR,
 )
 BODIES = st.one_of(
-    st.builds(CopyBody, source=NAMES, target=NAMES, cols=NUMBERS, chunk=NUMBERS),
+    st.builds(CopyBody, source=NAMES, target=NAMES, cols=SIZES, chunk=SIZES),
     st.builds(
         GemmBody,
         rows=NAMES,
-        depth=NUMBERS,
-        num_cols=NUMBERS,
+        depth=SIZES,
+        num_cols=SIZES,
         layout=NAMES,
         accumulators=many(st.builds(Accumulator, value=NAMES, weight=NAMES, first=NUMBERS, bias=st.none() | NAMES)),
         epilogue=many(OPS),
         stores=many(st.builds(Store, value=NAMES, buffer=NAMES, first=NUMBERS)),
-        tile=st.builds(Tile, rows=NUMBERS, cols=NUMBERS, depth=NUMBERS),
+        tile=st.builds(Tile, rows=SIZES, cols=SIZES, depth=SIZES),
     ),
     st.builds(
         ReduceBody,
         rows=NAMES,
         weights=st.none() | NAMES,
         target=NAMES,
-        cols=NUMBERS,
-        topk=NUMBERS,
-        block=NUMBERS,
+        cols=SIZES,
+        topk=SIZES,
+        block=SIZES,
         by_route=st.booleans(),
     ),
-    st.builds(ZeroBody, target=NAMES, cols=NUMBERS, chunk=NUMBERS),
+    st.builds(ZeroBody, target=NAMES, cols=SIZES, chunk=SIZES),
 )
 SPANS = st.builds(Span, line=NUMBERS, column=NUMBERS, end_line=NUMBERS, end_column=NUMBERS)
 FAMILIES = st.builds(
@@ -106,24 +108,24 @@ FAMILIES = st.builds(
     writes=many(ACCESSES),
     waits=many(st.builds(Wait, signal=WORDS, index=EXPR, target=EXPR)),
     posts=many(st.builds(Post, signal=WORDS, index=EXPR, rank=st.none() | EXPR, over=RANGES, when=st.none() | EXPR)),
-    group=NUMBERS,
+    group=SIZES,
     span=SPANS,
 )
 GRAPHS = st.builds(
     TaskGraph,
     name=WORDS,
-    ranks=NUMBERS,
-    experts=NUMBERS,
-    topk=NUMBERS,
-    tile_rows=NUMBERS,
-    block=NUMBERS,
-    buffers=many(st.builds(Buffer, name=WORDS, rows=EXPR, cols=EXPR, experts=NUMBERS)),
-    signals=many(st.builds(Signal, name=WORDS, extent=EXPR, phase=NUMBERS)),
+    ranks=SIZES,
+    experts=SIZES,
+    topk=SIZES,
+    tile_rows=SIZES,
+    block=SIZES,
+    buffers=many(st.builds(Buffer, name=WORDS, rows=EXTENTS, cols=EXTENTS, experts=NUMBERS)),
+    signals=many(st.builds(Signal, name=WORDS, extent=EXTENTS, phase=NUMBERS)),
     families=many(FAMILIES),
 )
 SEGMENTS = st.one_of(
     st.builds(Slice, family=WORDS, start=EXPR, count=EXPR),
-    st.builds(Interleave, steps=EXPR, members=many(st.builds(Member, family=WORDS, start=EXPR, per_step=NUMBERS))),
+    st.builds(Interleave, steps=EXPR, members=many(st.builds(Member, family=WORDS, start=EXPR, per_step=SIZES))),
 )
 SCHEDULES = st.builds(
     Schedule,
@@ -177,6 +179,23 @@ def test_schedules_that_differ_print_differently():
         ("slice send_xs[0 : +2]", "slice send_xs[0 : 2]", "`+`"),
         ("steps {", "times {", "`steps`"),
         (" >= 1 fence", " > 1 fence", "`>=`"),
+        ("] by 12", "] by 0", "an integer that is at least 1, found `0`"),
+        ("] by 12", "] by -12", "an integer that is at least 1, found `-12`"),
+        ("tile_rows = 128", "tile_rows = 0", "an integer that is at least 1, found `0`"),
+        ("experts = 4, ", "experts = 4, experts = 5, ", "`experts` once"),
+        ("chunk = 2", "chunk = -2", "an integer that is at least 1, found `-2`"),
+        ("cols = 32, chunk", "cols = 32, cols = 16, chunk", "`cols` once"),
+        ("first = 24", "first = -24", "an integer that is at least 0, found `-24`"),
+        ("depth = 32}", "depth = 0}", "an integer that is at least 1, found `0`"),
+        ("column < 6 group 2", "column < 6 group 0", "an integer that is at least 1, found `0`"),
+        ("sys phase 1", "sys phase -1", "an integer that is at least 0, found `-1`"),
+        ("input experts 4", "input experts -4", "an integer that is at least 0, found `-4`"),
+        ("bf16[$tokens, 32] input", "bf16[$tokens, 0] input", "an extent that is at least 1, found `0`"),
+        ("bf16[48, 32]", "bf16[-48, 32]", "an extent that is at least 1, found `-48`"),
+        ("signal xs_ready[$tiles_bound]", "signal xs_ready[0]", "an extent that is at least 1, found `0`"),
+        ("buffer x : bf16", "buffer x : bf17", "one of bf16, f16, f32, i32, i64"),
+        ("{dtype = bf16}", "{dtype = bf17}", "an integer"),
+        ("ranks = 2", f"ranks = {'9' * 5000}", "an integer of at most 18 digits"),
     ],
 )
 def test_other_text_is_an_error_with_a_place(old, new, expected):

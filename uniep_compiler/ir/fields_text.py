@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from uniep_compiler.ir.index import Binary, Coord, Expr, Int, Lookup, Sym
 from uniep_compiler.ir.index_text import print_expr, read_expr
 from uniep_compiler.ir.ops import Attr, Op
 from uniep_compiler.ir.reader import Reader
+from uniep_compiler.ir.tasks import AtLeast
 from uniep_compiler.ir.types import DType
 
 _BARE = re.compile(r"[A-Za-z_][\w.]*")
@@ -81,15 +83,36 @@ def _attr_text(value: Attr) -> str:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """The fields' types, resolved."""
-    return get_type_hints(kind)
+    """The fields' types, resolved; numbers with what they are at least."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def least_of(kind: type, name: str) -> int | None:
+    """The least number that a field of a dataclass can hold; None if there is none, or the field holds no number."""
+    return _least(_hints(kind)[name])
+
+
+def _least(hint: Any) -> int | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((item.least for item in hint.__metadata__ if isinstance(item, AtLeast)), None)
 
 
 def read_fields(reader: Reader, kind: type) -> Any:
     """Take the fields of a `kind`, in braces."""
     reader.expect("{")
-    values = dict(reader.separated(lambda: read_field(reader, kind), "}"))
-    return make(reader, kind, values)
+    return make(reader, kind, read_named(reader, kind))
+
+
+def read_named(reader: Reader, kind: type) -> dict[str, Any]:
+    """Take fields of a `kind` up to and with a closing brace, each at most once."""
+    values: dict[str, Any] = {}
+
+    def take() -> None:
+        values.update([read_field(reader, kind, values)])
+
+    reader.separated(take, "}")
+    return values
 
 
 def make(reader: Reader, kind: type, values: dict[str, Any]) -> Any:
@@ -104,11 +127,13 @@ def make(reader: Reader, kind: type, values: dict[str, Any]) -> Any:
     return kind(**values)
 
 
-def read_field(reader: Reader, kind: type) -> tuple[str, Any]:
-    """Take `name = value` of a field."""
+def read_field(reader: Reader, kind: type, taken: Container[str] = ()) -> tuple[str, Any]:
+    """Take `name = value` of a field whose name is not among those `taken` before."""
     hints = _hints(kind)
     if reader.token.text not in hints:
         reader.fail(f"one of {', '.join(item.name for item in fields(kind))}")
+    if reader.token.text in taken:
+        reader.fail(f"`{reader.token.text}` once")
     name = reader.name()
     reader.expect("=")
     return name, _read_value(reader, hints[name])
@@ -125,8 +150,8 @@ def _read_value(reader: Reader, kind: Any) -> Any:
         return reader.separated(lambda: _read_value(reader, get_args(kind)[0]), "]")
     if kind is bool:
         return _read_bool(reader)
-    if kind is int:
-        return reader.number()
+    if kind is int or get_origin(kind) is Annotated:
+        return reader.number(_least(kind))
     if kind is Op:
         return read_op(reader)
     if is_dataclass(kind) and isinstance(kind, type):

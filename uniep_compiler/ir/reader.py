@@ -22,6 +22,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
+_MOST_DIGITS = 18
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
@@ -82,10 +84,17 @@ class Reader:
         """Take a name."""
         return self._take("name", "a name")
 
-    def number(self) -> int:
-        """Take an integer, with a sign if it is negative."""
-        sign = -1 if self.accept("-") else 1
-        return sign * int(self._take("int", "an integer"))
+    def number(self, least: int | None = None) -> int:
+        """Take an integer, with a sign if it is negative; one that is less than `least` is an error."""
+        start, sign = self.token, -1 if self.accept("-") else 1
+        expected = "an integer" if least is None else f"an integer that is at least {least}"
+        digits = self._take("int", expected)
+        if len(digits) > _MOST_DIGITS:
+            self.fail(f"an integer of at most {_MOST_DIGITS} digits", start)
+        value = sign * int(digits)
+        if least is not None and value < least:
+            self.fail(expected, start, found=str(value))
+        return value
 
     def end(self) -> None:
         """Nothing may be left."""
@@ -106,13 +115,14 @@ class Reader:
             self.fail(expected)
         return self.advance().text
 
-    def fail(self, expected: str, token: Token | None = None) -> NoReturn:
-        """Raise the error that something else was expected at the next token (or at `token`)."""
+    def fail(self, expected: str, token: Token | None = None, found: str = "") -> NoReturn:
+        """Raise the error that something else than `found` was expected at the next token (or at `token`)."""
         token = self.token if token is None else token
         before = self.source.text[: token.offset]
         line, column = before.count("\n") + 1, token.offset - (before.rfind("\n") + 1) + 1
-        span = Span(line=line, column=column, end_line=line, end_column=column + max(1, len(token.text)))
-        found = f"`{token.text}`" if token.text else "the end"
+        shown = found or token.text
+        span = Span(line=line, column=column, end_line=line, end_column=column + max(1, len(shown)))
+        found = f"`{shown}`" if shown else "the end"
         label = Label(span=span, text=f"expected {expected}")
         message = f"expected {expected}, found {found}"
         raise UniepError([Diagnostic(code="UEP0112", message=message, labels=(label,))], self.source)

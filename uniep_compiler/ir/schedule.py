@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from uniep_compiler.ir.index import Expr
-from uniep_compiler.ir.tasks import TaskGraph
+from uniep_compiler.ir.tasks import Positive, TaskGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Member:
 
     family: str
     start: Expr
-    per_step: int
+    per_step: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

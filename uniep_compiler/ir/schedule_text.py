@@ -137,7 +137,7 @@ def _take_member(reader: Reader) -> Member:
     start = read_expr(reader)
     reader.expect("]")
     reader.expect("by")
-    return Member(family=family, start=start, per_step=reader.number())
+    return Member(family=family, start=start, per_step=reader.number(least=1))
 
 
 def _take_scoreboard(reader: Reader, schedule: Schedule) -> Schedule:

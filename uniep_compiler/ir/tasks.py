@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from uniep_compiler.ir.index import Environment, Expr, Int
 from uniep_compiler.ir.ops import Op
@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from uniep_compiler.ir.instance import Instance
+
+
+ROW_ROUTE = "row_route"
+"""The buffer that holds where each row came from (source rank and route); whoever sends a row writes it beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Says of a field which number is the least that it can hold. The text form and the checker go by it."""
+
+    least: int
+
+
+Natural = Annotated[int, AtLeast(0)]
+Positive = Annotated[int, AtLeast(1)]
 
 
 class Role(StrEnum):
@@ -80,7 +95,7 @@ class Buffer:
     rows: Expr
     cols: Expr
     kind: BufferKind
-    experts: int = 0
+    experts: Natural = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +109,7 @@ class Signal:
     name: str
     extent: Expr
     scope: Scope = Scope.GPU
-    phase: int = 0
+    phase: Natural = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +164,9 @@ class Post:
 class Tile:
     """Tile of a grouped GEMM: rows, columns over all its accumulators, and the reduction step, in elements."""
 
-    rows: int
-    cols: int
-    depth: int
+    rows: Positive
+    cols: Positive
+    depth: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +178,7 @@ class Accumulator:
 
     value: str
     weight: str
-    first: int
+    first: Natural
     bias: str | None = None
 
 
@@ -176,7 +191,7 @@ class Store:
 
     value: str
     buffer: str
-    first: int = 0
+    first: Natural = 0
     halved: bool = False
 
 
@@ -206,8 +221,8 @@ class CopyBody:
 
     source: str
     target: str
-    cols: int
-    chunk: int
+    cols: Positive
+    chunk: Positive
     companions: tuple[Companion, ...] = ()
 
 
@@ -220,8 +235,8 @@ class MapBody:
 
     source: str
     value: str
-    cols: int
-    chunk: int
+    cols: Positive
+    chunk: Positive
     epilogue: tuple[Op, ...]
     stores: tuple[Store, ...]
     row_values: tuple[RowValue, ...] = ()
@@ -236,8 +251,8 @@ class GemmBody:
     """
 
     rows: str
-    depth: int
-    num_cols: int
+    depth: Positive
+    num_cols: Positive
     layout: str
     accumulators: tuple[Accumulator, ...]
     epilogue: tuple[Op, ...]
@@ -257,9 +272,9 @@ class ReduceBody:
     rows: str
     weights: str | None
     target: str
-    cols: int
-    topk: int
-    block: int
+    cols: Positive
+    topk: Positive
+    block: Positive
     dtype: DType
     by_route: bool
 
@@ -269,8 +284,8 @@ class ZeroBody:
     """Zeros for the rows of `target` after the last valid one, `chunk` at a time."""
 
     target: str
-    cols: int
-    chunk: int
+    cols: Positive
+    chunk: Positive
 
 
 Body = CopyBody | MapBody | GemmBody | ReduceBody | ZeroBody
@@ -294,7 +309,7 @@ class Family:
     writes: tuple[Access, ...]
     waits: tuple[Wait, ...] = ()
     posts: tuple[Post, ...] = ()
-    group: int = 1
+    group: Positive = 1
     stepwise: bool = False
     span: Span = field(default=NO_SPAN, compare=False)
 
@@ -309,11 +324,11 @@ class TaskGraph:
     """
 
     name: str
-    ranks: int
-    experts: int
-    topk: int
-    tile_rows: int
-    block: int
+    ranks: Positive
+    experts: Positive
+    topk: Positive
+    tile_rows: Positive
+    block: Positive
     buffers: tuple[Buffer, ...]
     signals: tuple[Signal, ...]
     families: tuple[Family, ...]

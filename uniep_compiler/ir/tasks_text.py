@@ -26,8 +26,8 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, TypeVar, get_args
 
-from uniep_compiler.ir.fields_text import field_texts, make, print_fields, print_op, read_field, read_op
-from uniep_compiler.ir.index import Expr
+from uniep_compiler.ir.fields_text import field_texts, make, print_fields, print_op, read_field, read_named, read_op
+from uniep_compiler.ir.index import Expr, Int
 from uniep_compiler.ir.index_text import print_atom, print_expr, print_term, read_atom, read_expr, read_term
 from uniep_compiler.ir.ops import Op
 from uniep_compiler.ir.reader import Reader
@@ -193,7 +193,7 @@ def take_tasks(reader: Reader) -> TaskGraph:
         elif reader.accept("family"):
             values["families"].append(_take_family(reader))
         else:
-            values |= dict([read_field(reader, TaskGraph)])
+            values.update([read_field(reader, TaskGraph, values)])
             reader.accept(",")
     parts = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     graph: TaskGraph = make(reader, TaskGraph, parts)
@@ -210,7 +210,8 @@ def _word(reader: Reader, kind: type[E], default: E | None = None) -> E:
 
 
 def _number_after(reader: Reader, word: str, default: int) -> int:
-    return reader.number() if reader.accept(word) else default
+    """Take a number behind a word, if that is there. Where it can be left out, its default is the least."""
+    return reader.number(least=default) if reader.accept(word) else default
 
 
 def _take_buffer(reader: Reader) -> Buffer:
@@ -218,17 +219,29 @@ def _take_buffer(reader: Reader) -> Buffer:
     reader.expect(":")
     dtype = _word(reader, DType)
     reader.expect("[")
-    rows = read_expr(reader)
+    rows = _take_extent(reader)
     reader.expect(",")
-    cols = read_expr(reader)
+    cols = _take_extent(reader)
     reader.expect("]")
     kind = _word(reader, BufferKind)
     experts = _number_after(reader, "experts", 0)
     return Buffer(name=name, dtype=dtype, rows=rows, cols=cols, kind=kind, experts=experts)
 
 
+def _take_extent(reader: Reader) -> Expr:
+    """Take the extent of a buffer or a signal: a count, or a number that is at least 1."""
+    start = reader.token
+    extent = read_expr(reader)
+    if isinstance(extent, Int) and extent.value < 1:
+        reader.fail("an extent that is at least 1", start, found=str(extent.value))
+    return extent
+
+
 def _take_signal(reader: Reader) -> Signal:
-    name, extent = reader.name(), _take_index(reader)
+    name = reader.name()
+    reader.expect("[")
+    extent = _take_extent(reader)
+    reader.expect("]")
     scope = _word(reader, Scope, Scope.GPU)
     return Signal(name=name, extent=extent, scope=scope, phase=_number_after(reader, "phase", 0))
 
@@ -364,7 +377,7 @@ def _take_body(reader: Reader) -> Body:
         reader.fail(f"one of {', '.join(_BODIES)}")
     kind = _BODIES[reader.advance().text]
     reader.expect("{")
-    values = dict(reader.separated(lambda: read_field(reader, kind), "}"))
+    values = read_named(reader, kind)
     for field in _ops_field(kind):
         ops: list[Op] = []
         while not reader.at("}"):

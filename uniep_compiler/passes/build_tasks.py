@@ -108,7 +108,7 @@ class _Builder:
             case _ if op.results[0] in self.maps:
                 self._lower_map(self.maps[op.results[0]])
             case _:
-                pass  # routes are the plan's; elementwise ops and further GEMMs live in their stage
+                pass  # routes and their counts are the plan's; elementwise ops and further GEMMs live in their stage
 
     # -- parameters and results -------------------------------------------------------------------------------------
 
@@ -268,6 +268,13 @@ class _Builder:
                     *(
                         self._weight_access(stage, acc.weight, acc.first + first_col, num_cols)
                         for acc in stage.accumulators
+                    ),
+                    *(
+                        Access(
+                            buffer=acc.bias, row=EXPERT, num_rows=Int(1), col=acc.first + first_col, num_cols=num_cols
+                        )
+                        for acc in stage.accumulators
+                        if acc.bias is not None
                     ),
                     *(row_value_access(found, self.topk) for found in row_values),
                 ),

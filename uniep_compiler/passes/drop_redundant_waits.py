@@ -1,7 +1,8 @@
 """Drops waits for what earlier launches did, and signals that nobody waits for any more.
 
 A kernel boundary orders everything before it, for every rank that shares the device, so with `fuse = none` nothing is
-left to wait for.
+left to wait for. For ranks with launches of their own that would be wrong: `verify(schedule, shared_device=False)`
+finds every wait for another rank that is missing then.
 """
 
 from __future__ import annotations

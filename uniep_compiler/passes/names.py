@@ -14,10 +14,8 @@ from dataclasses import replace
 from itertools import count
 
 from uniep_compiler.ir.ops import OpGraph, Value
+from uniep_compiler.ir.tasks import ROW_ROUTE as ROW_ROUTE
 from uniep_compiler.ir.types import RowsType, Type
-
-ROW_ROUTE = "row_route"
-"""The buffer that holds where each row came from (source rank and route); whoever sends a row writes it beside."""
 
 RESERVED = frozenset({ROW_ROUTE, "board"})
 """Names that no value's buffer gets. (`board_size` is an argument of kernels.)"""

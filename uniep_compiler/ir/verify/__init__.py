@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 
 from uniep_compiler.diagnostics import Diagnostic
 from uniep_compiler.ir.schedule import Schedule
-from uniep_compiler.ir.verify import bounds, order, races, signals
+from uniep_compiler.ir.verify import bodies, bounds, order, races, signals
 from uniep_compiler.ir.verify.model import Model
 from uniep_compiler.ir.verify.names import check_names
+from uniep_compiler.ir.verify.numbers import check_numbers
 from uniep_compiler.ir.verify.positions import Order
 
 ORDER_RULES: tuple[Callable[[Model, Order], Iterator[Diagnostic]], ...] = (
@@ -35,17 +36,21 @@ RULES: tuple[Callable[[Model], Iterator[Diagnostic]], ...] = (
     bounds.check_other_ranks_touch_symmetric_memory_only,
     bounds.check_posts_and_waits_lie_inside_their_signals,
     bounds.check_signals_have_places_of_their_own,
+    bodies.check_accesses_are_those_of_bodies,
+    bodies.check_bodies_fit_their_graph,
 )
 
 
 def verify(schedule: Schedule, *, shared_device: bool = True) -> tuple[Diagnostic, ...]:
     """What could not be proven about `schedule`: empty means that it can neither deadlock nor race, under any routing.
 
-    `shared_device` says that all ranks run in the same launches, so that a kernel boundary orders them too.
+    `shared_device` says that all ranks run in the same launches of one device, so that a kernel boundary orders what
+    different ranks do, too. `passes/drop_redundant_waits.py` assumes that. Without it, a boundary orders the tasks of
+    one rank only, and a wait for another rank that was dropped there is a diagnostic here (UEP0314).
     """
-    misnamed = tuple(check_names(schedule))
-    if misnamed:
-        return misnamed
+    unfounded = tuple(check_names(schedule)) or tuple(check_numbers(schedule))
+    if unfounded:
+        return unfounded
     model = Model(schedule, shared_device=shared_device)
     positions = Order(model)
     found = [diagnostic for rule in ORDER_RULES for diagnostic in rule(model, positions)]

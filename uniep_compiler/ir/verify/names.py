@@ -20,7 +20,7 @@ _ARGUMENTS = {table.name: len(table.arguments) for table in PLAN_TABLES}
 def check_names(schedule: Schedule) -> Iterator[Diagnostic]:
     """Families, buffers, signals, coordinates, symbols and tables are known; no two have one name."""
     graph = schedule.graph
-    yield from _check_unique(graph)
+    yield from _check_unique(schedule)
     for family in graph.families:
         yield from _check_family(graph, family)
     known = {family.name for family in graph.families}
@@ -49,11 +49,14 @@ def _unknown(message: str, *families: Family) -> Diagnostic:
     return about("UEP0324", message, *families)
 
 
-def _check_unique(graph: TaskGraph) -> Iterator[Diagnostic]:
+def _check_unique(schedule: Schedule) -> Iterator[Diagnostic]:
+    graph = schedule.graph
     for what, names in (
         ("families", [family.name for family in graph.families]),
         ("buffers", [buffer.name for buffer in graph.buffers]),
         ("signals", [signal.name for signal in graph.signals]),
+        ("launches", [launch.name for launch in schedule.launches]),
+        ("places of the scoreboard", [place.signal for place in schedule.scoreboard]),
     ):
         for name, number in Counter(names).items():
             if number > 1:

@@ -42,6 +42,8 @@ def _coverage_fault(order: Order, family: Family) -> str:
 
 
 def _fault_in_case(order: Order, case: Case, family: Family) -> str:
+    if not case.context.proves(*(case.context.term(item.extent, case.frame) for item in family.domain)):
+        return "could not prove that its coordinates have extents of at least 0"
     done = Linear.number(0)
     for part in order.of(family):
         start, steps = case.counts(part)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.mutations import MUTATIONS, with_family
 from tests.schedules import build, random_routing
-from uniep_compiler.ir.index import Int, Lookup, Sym, cdiv
+from uniep_compiler.ir import verify as verify_package
+from uniep_compiler.ir.index import Binary, BinaryOp, Int, Lookup, Sym, cdiv
 from uniep_compiler.ir.tasks import Buffer, BufferKind
 from uniep_compiler.ir.types import DType
 from uniep_compiler.ir.verify import verify
+from uniep_compiler.ir.verify.bodies import check_accesses_are_those_of_bodies, check_bodies_fit_their_graph
+from uniep_compiler.ir.verify.model import Model
 from uniep_compiler.machine.program import load
 from uniep_compiler.machine.run import run
 from uniep_compiler.options import Fuse, Order, Relay, Send
 from uniep_compiler.source import Span
+
+VERIFY = Path(verify_package.__file__).parent
 
 REJECTED_WITH = {
     "drop_wait": "UEP0314",
@@ -69,6 +76,16 @@ REJECTED_WITH = {
     "take_other_items": "UEP0310",
     "confuse_ranks": "UEP0316",
     "confuse_tables": "UEP0314",
+    "reuse_buffer_early": "UEP0317",
+    "write_an_input": "UEP0316",
+    "divide_by_a_count": "UEP0325",
+    "step_backwards": "UEP0327",
+    "forget_phase": "UEP0312",
+    "misname": "UEP0324",
+    "drop_read": "UEP0328",
+    "body_of_other_buffers": "UEP0328",
+    "body_of_other_places": "UEP0328",
+    "body_of_other_numbers": "UEP0329",
 }
 
 
@@ -116,6 +133,47 @@ def test_each_way_to_break_a_schedule_is_rejected(name):
     assert any(REJECTED_WITH[name] in codes(mutant) for _, mutant in MUTATIONS[name](base(name)))
 
 
+def test_each_rule_has_a_way_to_break_it():
+    rules = {code for path in VERIFY.glob("*.py") for code in re.findall(r"UEP\d{4}", path.read_text())}
+    assert rules == {*REJECTED_WITH.values()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("relay", [Relay.COPY, Relay.GATHER])
+@pytest.mark.parametrize("name", [name for name in MUTATIONS if name.startswith("body_")])
+def test_what_kernels_are_printed_from_is_checked(name, relay, ranks):
+    """The machine does not see bodies, so the rules about them have to reject each of these mutants."""
+    for what, mutant in MUTATIONS[name](build(ranks, relay=relay)):
+        model = Model(mutant, shared_device=True)
+        assert [*check_accesses_are_those_of_bodies(model), *check_bodies_fit_their_graph(model)], what
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_step_goes_forward(ranks):
+    for what, mutant in MUTATIONS["step_backwards"](build(ranks)):
+        assert codes(mutant) == {"UEP0327"}, what
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"kind": "route"}, "`gate` is made by `route`, which is no op on a row"),
+        ({"kind": "nothing"}, "`gate` is made by `nothing`, which is no op on a row"),
+        ({"operands": ()}, "`gate` is made by `round`, which takes 1 values and makes 1"),
+        ({"operands": ("up",)}, "`gate` is made of `up`, which nothing before it makes"),
+        ({"attrs": (("dtype", "bf17"),)}, "`gate` is rounded to bf17, which is no type of floating point numbers"),
+        ({"attrs": (("dtype", DType.I32),)}, "`gate` is rounded to i32, which is no type of floating point numbers"),
+    ],
+)
+def test_epilogues_are_made_of_ops_that_fit(changes, fault):
+    schedule = build(2)
+    family = schedule.graph.family("gemm_a")
+    first, *rest = family.body.epilogue
+    body = replace(family.body, epilogue=(replace(first, **changes), *rest))
+    found = verify(with_family(schedule, replace(family, body=body)))
+    assert (found[0].code, found[0].notes) == ("UEP0329", (fault,))
+
+
 def machine_finds(schedule, seeds):
     for seed in seeds:
         program = load(schedule, random_routing(schedule, seed))
@@ -155,6 +213,19 @@ def test_without_a_shared_device_a_boundary_orders_the_own_rank_only():
     assert {diagnostic.code for diagnostic in found} == {"UEP0314"}
     assert any("`relay_xs` may read `xs_arrived` before `send_xs`" in diagnostic.message for diagnostic in found)
     assert verify(build(1, fuse=Fuse.NONE), shared_device=False) == ()
+
+
+@pytest.mark.parametrize("relay", Relay)
+def test_without_a_shared_device_each_wait_for_other_ranks_that_was_dropped_is_missed(relay):
+    def waiting(schedule):
+        phases = {signal.name: signal.phase for signal in schedule.graph.signals}
+        return {f.name for f in schedule.graph.families if any(phases[wait.signal] for wait in f.waits)}
+
+    schedule = build(2, relay=relay, fuse=Fuse.NONE)
+    dropped = waiting(build(2, relay=relay)) - waiting(schedule)
+    found = verify(schedule, shared_device=False)
+    assert dropped
+    assert dropped <= {re.findall("`(.*?)`", d.message)[0] for d in found if d.code == "UEP0314"}
 
 
 class TestDiagnostics:
@@ -205,6 +276,47 @@ class TestNames:
         twice = (*schedule.graph.buffers, schedule.graph.buffers[0])
         broken = replace(schedule, graph=replace(schedule.graph, buffers=twice))
         assert [d.message for d in verify(broken)] == ["2 buffers have the name `x`"]
+
+    def test_no_two_launches_have_one_name(self):
+        schedule = build(2, fuse=Fuse.PAIRS)
+        broken = replace(schedule, launches=tuple(replace(launch, name="one") for launch in schedule.launches))
+        assert [d.message for d in verify(broken)] == ["2 launches have the name `one`"]
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("field", ["ranks", "experts", "topk", "tile_rows", "block"])
+    @pytest.mark.parametrize("number", [0, -3])
+    def test_of_the_graph(self, field, number):
+        schedule = build(2)
+        broken = replace(schedule, graph=replace(schedule.graph, **{field: number}))
+        assert codes(broken) == {"UEP0327"}
+        assert f"has {field} = {number}, which is less than 1" in verify(broken)[0].message
+
+    @pytest.mark.parametrize(
+        ("extent", "number"), [(Int(0), 0), (Int(-2), -2), (Binary(BinaryOp.SUB, Int(1), Int(4)), -3)]
+    )
+    def test_of_extents(self, extent, number):
+        schedule = build(2)
+        graph = schedule.graph
+        buffers = (*graph.buffers[:-1], replace(graph.buffers[-1], cols=extent))
+        signals = (*graph.signals[:-1], replace(graph.signals[-1], extent=extent))
+        broken = replace(schedule, graph=replace(graph, buffers=buffers, signals=signals))
+        names = (graph.buffers[-1].name, graph.signals[-1].name)
+        assert [d.message for d in verify(broken)] == [f"`{name}` has an extent of {number}" for name in names]
+
+    def test_of_experts(self):
+        schedule = build(2)
+        graph = schedule.graph
+        buffers = tuple(replace(b, experts=3) if b.experts else b for b in graph.buffers)
+        assert codes(replace(schedule, graph=replace(graph, buffers=buffers))) == {"UEP0327"}
+
+    def test_of_domains(self):
+        """Two extents of less than 0 make a number of tasks that looks right."""
+        schedule = build(2)
+        family = schedule.graph.family("gemm_a")
+        tile, column = family.domain
+        negative = (replace(tile, extent=Int(-1) * tile.extent), replace(column, extent=Int(-6)))
+        assert "UEP0310" in codes(with_family(schedule, replace(family, domain=negative)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,358 @@
+"""Rules about bodies: they are what kernels are printed from, so what a family says that it touches is what they touch.
+
+All other rules go by accesses. Here stands, for each kind of body, which accesses its kernel makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from uniep_compiler.diagnostics import Diagnostic
+from uniep_compiler.ir import op_rules
+from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, equal, less, minimum
+from uniep_compiler.ir.op_table import OPS, SlotKind
+from uniep_compiler.ir.ops import Op
+from uniep_compiler.ir.tasks import (
+    ROW_ROUTE,
+    Access,
+    CopyBody,
+    Family,
+    GemmBody,
+    MapBody,
+    Proxy,
+    Range,
+    ReduceBody,
+    Role,
+    RowValue,
+    Store,
+    TaskGraph,
+    ZeroBody,
+)
+from uniep_compiler.ir.types import DType
+from uniep_compiler.ir.verify.model import Model
+from uniep_compiler.ir.verify.report import about
+
+_LAYOUTS = ("nk", "kn")
+_RULES_OF_EPILOGUES = (op_rules.elementwise, op_rules.clamp, op_rules.round_, op_rules.const, op_rules.split)
+"""The type rules of the ops that an epilogue can hold: each makes a row of one row."""
+_TILE = Coord("tile")
+_FIRST_ROW = Lookup("tile_row", (_TILE,))
+_NUM_ROWS = Lookup("tile_rows", (_TILE,))
+_EXPERT = Lookup("tile_expert", (_TILE,))
+_ROW = _FIRST_ROW + Coord("i")
+_ROUTE = Lookup("route_at", (_ROW,))
+_ROWS_OF_TILE = (Range(coord="i", extent=_NUM_ROWS),)
+_SENT = Lookup("send_item", (Coord("peer"), Coord("item")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """What the kernel of a body reads and writes."""
+
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+def check_accesses_are_those_of_bodies(model: Model) -> Iterator[Diagnostic]:
+    """A family reads and writes the boxes that the kernel of its body does, and no others."""
+    for family in model.graph.families:
+        touched = touched_by(family, model.graph)
+        yield from _compare(family, "reads", family.reads, touched.reads)
+        yield from _compare(family, "writes", family.writes, touched.writes)
+
+
+def _compare(family: Family, verb: str, said: tuple[Access, ...], done: tuple[Access, ...]) -> Iterator[Diagnostic]:
+    said_boxes, done_boxes = _boxes(said), _boxes(done)
+    unsaid = sorted({box.buffer for box in done_boxes - said_boxes})
+    undone = sorted({box.buffer for box in said_boxes - done_boxes} - {*unsaid})
+    faults = [(name, "that none of its accesses names") for name in unsaid]
+    faults += [(name, "only in its accesses, and not in its body") for name in undone]
+    for name, how in faults:
+        yield about(
+            "UEP0328",
+            f"`{family.name}` {verb} places of `{name}` {how}",
+            family,
+            note="kernels are printed from bodies, and proofs go by accesses: so both have to be about the same places",
+            help="compare the buffers, rows and columns of the body with those of the accesses",
+        )
+
+
+def _boxes(accesses: Iterable[Access]) -> frozenset[Access]:
+    return frozenset(replace(access, proxy=Proxy.GENERIC) for access in accesses)
+
+
+# -- what each kind of body touches ---------------------------------------------------------------------------------
+
+
+def touched_by(family: Family, graph: TaskGraph) -> Touched:
+    """What the tasks of a family touch, by its body."""
+    match family.body:
+        case CopyBody() as body if family.role is Role.COMM:
+            return _touched_by_send(family, body, graph)
+        case CopyBody() as body if family.role is Role.PUSH:
+            return _touched_by_push(body, graph)
+        case CopyBody() as body:
+            reads = (_gathered(family, body.source, body.cols), *_origin(graph))
+            return Touched(reads=reads, writes=(_tile(body.target, body.cols),))
+        case MapBody() as body:
+            return _touched_by_map(family, body, graph)
+        case GemmBody() as body:
+            return _touched_by_gemm(family, body, graph)
+        case ReduceBody() as body:
+            return _touched_by_reduce(body)
+        case ZeroBody() as body:
+            first = Sym("num_rows") + Coord("piece") * body.chunk
+            count = minimum(Int(body.chunk), Sym("rows_bound") - first)
+            zeros = Access(buffer=body.target, row=first, num_rows=count, num_cols=Int(body.cols))
+            return Touched(reads=(), writes=(zeros,))
+        case _:
+            assert_never(family.body)
+
+
+def _tile(buffer: str, cols: int) -> Access:
+    """The rows of the task's M tile."""
+    return Access(buffer=buffer, row=_FIRST_ROW, num_rows=_NUM_ROWS, num_cols=Int(cols))
+
+
+def _gathered(family: Family, buffer: str, cols: int) -> Access:
+    """A row for each row of the M tile; the kernel finds it as the family's own read says."""
+    row = next((access.row for access in family.reads if access.buffer == buffer), _ROW)
+    return Access(buffer=buffer, row=row, num_rows=Int(1), num_cols=Int(cols), over=_ROWS_OF_TILE)
+
+
+def _origin(graph: TaskGraph) -> tuple[Access, ...]:
+    """Where the tile's rows came from: under a group that stands in a buffer, on one local rank in the plan."""
+    return () if _is_local(graph) else (_tile(ROW_ROUTE, 1),)
+
+
+def _is_local(graph: TaskGraph) -> bool:
+    return graph.ranks == 1 and ROW_ROUTE not in {buffer.name for buffer in graph.buffers}
+
+
+def _touched_by_send(family: Family, body: CopyBody, graph: TaskGraph) -> Touched:
+    """A lane goes through every send to every peer, and takes the chunks that are its own.
+
+    Of a token, the row travels once, and the numbers of its routes to where each route's row is; of a route, all once.
+    """
+    lanes = family.domain[0].extent
+    mine = equal(Coord("item") // body.chunk % _number(lanes), Coord("lane"))
+    over = (
+        Range(coord="peer", extent=Int(graph.ranks)),
+        Range(coord="item", extent=Lookup("send_count", (Coord("peer"),))),
+    )
+    by_token = body.target != family.value
+    token = _SENT if by_token else _SENT // graph.topk
+    source = Access(buffer=body.source, row=token, num_rows=Int(1), num_cols=Int(body.cols), over=over, when=mine)
+    row = Sym("rank") * Sym("tokens_bound") + _SENT if by_token else Lookup("row_of", (_SENT,))
+    target = replace(source, buffer=body.target, row=row, rank=Coord("peer"))
+    number = replace(target, num_cols=Int(1))
+    if by_token:
+        route = _SENT * graph.topk + Coord("k")
+        number = replace(
+            number,
+            row=Lookup("row_of", (route,)),
+            over=(*over, Range(coord="k", extent=Int(graph.topk))),
+            when=mine * equal(Lookup("dest", (route,)), Coord("peer")),
+        )
+    beside = () if _is_local(graph) else (ROW_ROUTE,)
+    return Touched(
+        reads=(
+            source,
+            *(replace(source, buffer=found.source, num_cols=Int(graph.topk)) for found in body.companions),
+        ),
+        writes=(
+            target,
+            *(replace(number, buffer=name) for name in (*beside, *(found.target for found in body.companions))),
+        ),
+    )
+
+
+def _number(extent: Expr) -> int:
+    """The value of an extent that is a number; 1 for others, which no lanes have."""
+    return extent.value if isinstance(extent, Int) else 1
+
+
+def _touched_by_push(body: CopyBody, graph: TaskGraph) -> Touched:
+    target = Access(
+        buffer=body.target,
+        rank=Lookup("source", (_ROW,)),
+        row=_ROUTE,
+        num_rows=Int(1),
+        num_cols=Int(body.cols),
+        over=_ROWS_OF_TILE,
+    )
+    return Touched(reads=(_tile(body.source, body.cols), *_origin(graph)), writes=(target,))
+
+
+def _rows_read(family: Family, body: GemmBody | MapBody, rows: str, cols: int, graph: TaskGraph) -> tuple[Access, ...]:
+    """The rows that a body computes from, where it finds their origin, and the numbers beside them."""
+    values = tuple(_row_value(found, graph) for found in body.row_values)
+    looks_up = body.gather or any(found.by_route for found in body.row_values)
+    source = _gathered(family, rows, cols) if body.gather else _tile(rows, cols)
+    return (source, *(_origin(graph) if looks_up else ()), *values)
+
+
+def _row_value(found: RowValue, graph: TaskGraph) -> Access:
+    if not found.by_route:
+        return _tile(found.buffer, 1)
+    token, k = _ROUTE // graph.topk, _ROUTE % graph.topk
+    return Access(buffer=found.buffer, row=token, num_rows=Int(1), col=k, num_cols=Int(1), over=_ROWS_OF_TILE)
+
+
+def _touched_by_map(family: Family, body: MapBody, graph: TaskGraph) -> Touched:
+    return Touched(
+        reads=_rows_read(family, body, body.source, body.cols, graph),
+        writes=tuple(_tile(store.buffer, body.cols) for store in body.stores),
+    )
+
+
+def _touched_by_gemm(family: Family, body: GemmBody, graph: TaskGraph) -> Touched:
+    width = body.tile.cols // max(1, len(body.accumulators))
+    first = Coord("column") * width
+    num_cols = minimum(Int(width), Int(body.num_cols) - first)
+    reads = list(_rows_read(family, body, body.rows, body.depth, graph))
+    for acc in body.accumulators:
+        start = acc.first + first
+        rows = next((buffer.rows for buffer in graph.buffers if buffer.name == acc.weight), Int(0))
+        if body.layout == "nk":
+            reads.append(
+                Access(buffer=acc.weight, row=_EXPERT * rows + start, num_rows=num_cols, num_cols=Int(body.depth))
+            )
+        else:
+            reads.append(
+                Access(buffer=acc.weight, row=_EXPERT * rows, num_rows=Int(body.depth), col=start, num_cols=num_cols)
+            )
+        if acc.bias is not None:
+            reads.append(Access(buffer=acc.bias, row=_EXPERT, num_rows=Int(1), col=start, num_cols=num_cols))
+    return Touched(reads=tuple(reads), writes=tuple(_stored(store, width, body.num_cols) for store in body.stores))
+
+
+def _stored(store: Store, width: int, num_cols: int) -> Access:
+    """The columns of a value that a tile stores, or half as many."""
+    share = 2 if store.halved else 1
+    first = Coord("column") * (width // share)
+    count = minimum(Int(width // share), Int(num_cols // share) - first)
+    return Access(buffer=store.buffer, row=_FIRST_ROW, num_rows=_NUM_ROWS, col=store.first + first, num_cols=count)
+
+
+def _touched_by_reduce(body: ReduceBody) -> Touched:
+    first = Coord("block") * body.block
+    num_tokens = minimum(Int(body.block), Sym("tokens") - first)
+    route = (first + Coord("i")) * body.topk + Coord("k")
+    row = route if body.by_route else Lookup("row_of", (route,))
+    over = (Range(coord="i", extent=num_tokens), Range(coord="k", extent=Int(body.topk)))
+    valid = less(Int(-1), Lookup("dest", (route,)))
+    reads = [
+        Access(buffer=body.rows, row=row, num_rows=Int(1), num_cols=Int(body.cols), over=over, when=valid),
+    ]
+    if body.weights is not None:
+        reads.append(Access(buffer=body.weights, row=first, num_rows=num_tokens, num_cols=Int(body.topk)))
+    target = Access(buffer=body.target, row=first, num_rows=num_tokens, num_cols=Int(body.cols))
+    return Touched(reads=tuple(reads), writes=(target,))
+
+
+# -- what bodies are made of ----------------------------------------------------------------------------------------
+
+
+def check_bodies_fit_their_graph(model: Model) -> Iterator[Diagnostic]:
+    """Numbers that stand in a body and in the graph are equal, and element types are those that the kernel moves."""
+    dtypes = {buffer.name: buffer.dtype for buffer in model.graph.buffers}
+    for family in model.graph.families:
+        for fault in _faults(family, model.graph, dtypes):
+            yield about(
+                "UEP0329",
+                f"the body of `{family.name}` does not fit its graph",
+                family,
+                note=fault,
+                help="compare the body with the buffers and with the numbers at the top of the graph",
+            )
+
+
+def _faults(family: Family, graph: TaskGraph, dtypes: Mapping[str, DType]) -> Iterator[str]:
+    is_send = family.role is Role.COMM
+    if family.stepwise != is_send:
+        yield "lanes post step by step, and all others at the end of a task"
+    if is_send and not isinstance(family.domain[0].extent, Int):
+        yield "the number of lanes is no number"
+    if dtypes.get(ROW_ROUTE, DType.I32) is not DType.I32:
+        yield f"`{ROW_ROUTE}` holds {dtypes[ROW_ROUTE]}, and not {DType.I32}"
+    match family.body:
+        case CopyBody() as body:
+            pairs = ((body.source, body.target), *((found.source, found.target) for found in body.companions))
+            for source, target in pairs:
+                yield from _different(dtypes, source, target)
+        case MapBody() as body:
+            values = {body.value: dtypes.get(body.source, DType.F32)}
+            yield from _epilogue_faults(body, values, dtypes)
+        case GemmBody() as body:
+            yield from _gemm_faults(body, graph, dtypes)
+        case ReduceBody() as body:
+            if body.topk != graph.topk or body.block != graph.block:
+                yield f"it sums {body.topk} routes of {body.block} tokens; the graph has {graph.topk} and {graph.block}"
+            if dtypes.get(body.target, body.dtype) is not body.dtype:
+                yield f"it rounds to {body.dtype}, and `{body.target}` holds {dtypes[body.target]}"
+        case ZeroBody():
+            pass
+        case _:
+            assert_never(family.body)
+
+
+def _different(dtypes: Mapping[str, DType], one: str, other: str) -> Iterator[str]:
+    if one in dtypes and other in dtypes and dtypes[one] is not dtypes[other]:
+        yield f"`{one}` holds {dtypes[one]}, and `{other}` holds {dtypes[other]}"
+
+
+def _gemm_faults(body: GemmBody, graph: TaskGraph, dtypes: Mapping[str, DType]) -> Iterator[str]:
+    if body.layout not in _LAYOUTS:
+        yield f"the layout of weights is {' or '.join(_LAYOUTS)}, and not {body.layout}"
+    if body.tile.rows < graph.tile_rows:
+        yield f"its tile has {body.tile.rows} rows; M tiles of the graph have up to {graph.tile_rows}"
+    if not body.accumulators or body.tile.cols % len(body.accumulators):
+        yield f"{len(body.accumulators)} accumulators don't share {body.tile.cols} columns evenly"
+    experts = {buffer.name: buffer.experts for buffer in graph.buffers}
+    for acc in body.accumulators:
+        yield from _different(dtypes, body.rows, acc.weight)
+        if acc.weight in experts and not experts[acc.weight]:
+            yield f"`{acc.weight}` has no part for each expert"
+    yield from _epilogue_faults(body, dict.fromkeys((acc.value for acc in body.accumulators), DType.F32), dtypes)
+
+
+def _epilogue_faults(body: GemmBody | MapBody, values: dict[str, DType], dtypes: Mapping[str, DType]) -> Iterator[str]:
+    """What is wrong with an epilogue over `values`: each op reads what is there, and stores hold what is rounded so."""
+    values |= {found.value: dtypes.get(found.buffer, DType.F32) for found in body.row_values}
+    for op in body.epilogue:
+        yield from _op_faults(op, values)
+        values |= dict.fromkeys(op.results, _result_dtype(op, values))
+    for store in body.stores:
+        if store.value not in values:
+            yield f"it stores `{store.value}`, which its epilogue does not make"
+        elif dtypes.get(store.buffer, values[store.value]) is not values[store.value]:
+            held, value = dtypes[store.buffer], values[store.value]
+            yield f"it stores `{store.value}`, which is {value}, to `{store.buffer}`, which holds {held}"
+
+
+def _op_faults(op: Op, values: Mapping[str, DType]) -> Iterator[str]:
+    made = ", ".join(f"`{name}`" for name in op.results)
+    info = OPS.get(op.kind)
+    if info is None or info.rule not in _RULES_OF_EPILOGUES:
+        yield f"{made} is made by `{op.kind}`, which is no op on a row"
+        return
+    num_operands = sum(slot.kind is SlotKind.VALUE for slot in info.slots)
+    if (len(op.operands), len(op.results)) != (num_operands, info.num_results):
+        yield f"{made} is made by `{op.kind}`, which takes {num_operands} values and makes {info.num_results}"
+    for name in op.operands:
+        if name not in values:
+            yield f"{made} is made of `{name}`, which nothing before it makes"
+    dtype = op.optional("dtype")
+    if op.kind == "round" and not (isinstance(dtype, DType) and dtype.is_float):
+        yield f"{made} is rounded to {dtype}, which is no type of floating point numbers"
+
+
+def _result_dtype(op: Op, values: Mapping[str, DType]) -> DType:
+    """Only rounding leaves f32; what only moves numbers leaves them as they are."""
+    if op.kind == "round":
+        dtype = op.optional("dtype")
+        return dtype if isinstance(dtype, DType) else DType.F32
+    return values.get(op.operands[0], DType.F32) if op.kind in OPS and OPS[op.kind].moves and op.operands else DType.F32
