@@ -129,7 +129,8 @@ def _rank_lines(family: Family) -> list[str]:
 
 
 def _wait(wait: Wait, places: Places) -> WaitView:
-    poster = next(f for f in places.schedule.graph.families if wait.signal in {post.signal for post in f.posts})
+    posters = [f for f in places.schedule.graph.families if wait.signal in {post.signal for post in f.posts}]
+    target = places.tasks_by_name(posters[0].name, wait.target) if posters else wait.target
     lookups: dict[Expr, str] = {NUM_ROWS: "num_rows"}
     if isinstance(wait.target, Lookup) and wait.target.table == "block_routes":
         at = "block" if places.local else "rank * blocks_bound + block"
@@ -137,11 +138,11 @@ def _wait(wait: Wait, places: Places) -> WaitView:
     index = places.text(wait.index, lookups)
     return WaitView(
         counter=places.counter(wait.signal, index),
-        target=places.text(places.tasks_by_name(poster.name, wait.target), lookups),
+        target=places.text(target, lookups),
         scope=wait.scope.value,
         signal=places.names.signals[wait.signal],
         place=index,
-        until=printable(f"Until {_done(poster, wait)}."),
+        until=printable(f"Until {_done(posters[0], wait) if posters else 'somebody posts, which no family does'}."),
     )
 
 
