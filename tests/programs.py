@@ -34,8 +34,11 @@ def program(body: str, results: str = "bf16[T, H]") -> str:
 
 _ROWS = "r = route(experts); xs = dispatch(x, r); "
 _DOWN = "; y = group_gemm(a, w2); return combine(y, weights)"
-
 SUPPORTED = {
+    "counts": program(
+        "r = route(experts); c = counts(r); return combine(group_gemm(dispatch(x, r), w1)), c, r, counts(r)",
+        "bf16[T, I], i32[E], routes[T, K, E], i32[E]",
+    ),
     "one GEMM": program(_ROWS + "return combine(group_gemm(xs, w1), weights)", "bf16[T, I]"),
     "no name": program("return combine(group_gemm(dispatch(x, experts), w1))", "f32[T, I]"),
     "three GEMMs": program(
@@ -235,10 +238,6 @@ moe tl(
 """
 
 UNSUPPORTED = {
-    "counts": (
-        program("r = route(experts); return combine(group_gemm(dispatch(x, r), w1)), counts(r)", "bf16[T, I], i32[E]"),
-        "`counts` is not supported yet",
-    ),
     "router weights returned as rows": (
         program(_ROWS + "return combine(group_gemm(xs, w1)), to_rows(weights, r)", "bf16[T, I], f32[rows(r)]"),
         "returning what `to_rows` gives is not supported yet",

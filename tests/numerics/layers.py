@@ -201,9 +201,10 @@ def even(tokens, ranks):
 
 def relative_error(out, reference):
     """Of the whole tensor, in the Frobenius norm; 0 for tensors without elements, infinite if the zeros differ."""
-    if reference.norm() == 0:
+    norm = reference.double().norm()
+    if norm == 0:
         return 0.0 if out.double().norm() == 0 else float("inf")
-    return ((out.double() - reference).norm() / reference.norm()).item()
+    return ((out.double() - reference).norm() / norm).item()
 
 
 def assert_close(layer, inputs, out, dtype):

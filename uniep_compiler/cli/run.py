@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from uniep_compiler.cli.request import Request
     from uniep_compiler.runtime.layer import Layer
+    from uniep_compiler.runtime.routes import Routes
     from uniep_compiler.runtime.trial import ResultCheck, Trial
 
 Tokens = Annotated[
@@ -117,11 +118,13 @@ def _make_layer(request: Request, dtype: str | None, overrides: Mapping[str, obj
 # -- inputs -----------------------------------------------------------------------------------------------------------
 
 
-def _arguments(layer: Layer, inputs: Path | None, tokens: int | None, seed: int) -> tuple[dict[str, Tensor], int]:
+def _arguments(
+    layer: Layer, inputs: Path | None, tokens: int | None, seed: int
+) -> tuple[dict[str, Tensor | Routes], int]:
     """The layer's arguments by parameter, and how many tokens they have."""
     from uniep_compiler.runtime.trial import num_tokens, random_arguments
 
-    given = {} if inputs is None else _read_inputs(layer, inputs)
+    given: dict[str, Tensor | Routes] = {} if inputs is None else _read_inputs(layer, inputs)
     found = num_tokens(layer, given)
     if None not in (tokens, found) and tokens != found:
         raise UsageError(f"--tokens is {tokens}, but {inputs} holds {found} tokens", "leave --tokens out")
@@ -131,7 +134,7 @@ def _arguments(layer: Layer, inputs: Path | None, tokens: int | None, seed: int)
     return {**random_arguments(layer, count, seed), **given}, count
 
 
-def _read_inputs(layer: Layer, path: Path) -> dict[str, Tensor]:
+def _read_inputs(layer: Layer, path: Path) -> dict[str, Tensor | Routes]:
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -179,9 +182,11 @@ def _report(request: Request, trial: Trial, *, num_tokens: int, device: str, as_
 def _result_names(request: Request) -> list[str]:
     """The results that are compared: those that are tensors. What the program leaves without a name is `out`."""
     from uniep_compiler.ir.types import RoutesType
+    from uniep_compiler.passes.names import buffer_names
 
+    names = buffer_names(request.ops)
     tensors = (name for name in request.ops.results if not isinstance(request.ops.types[name], RoutesType))
-    return ["out" if name.startswith("_") else name for name in tensors]
+    return [names[name] if name.startswith("_") else name for name in tensors]
 
 
 def _result_json(name: str, check: ResultCheck) -> dict[str, Any]:

@@ -27,13 +27,6 @@ def check_support(ops: OpGraph, settings: Settings) -> None:
         raise UniepError(found, settings.source)
 
 
-def every_op_has_a_lowering(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
-    """Some ops have none yet."""
-    for op in ops.ops:
-        if op.kind == "counts":
-            yield _unsupported("`counts`", op.span, "return the routes: in Python, their `expert_rows` are the counts")
-
-
 def numbers_per_row_are_read_by_elementwise_ops(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:
     """A number per row meets rows in an elementwise op, and is nothing by itself."""
     sends = any(op.kind == "dispatch" for op in ops.ops)
@@ -151,7 +144,6 @@ def tiles_hold_their_accumulators(ops: OpGraph, settings: Settings) -> Iterable[
 
 
 RULES: tuple[Callable[[OpGraph, Settings], Iterable[Diagnostic]], ...] = (
-    every_op_has_a_lowering,
     numbers_per_row_are_read_by_elementwise_ops,
     there_is_one_routing,
     tokens_are_taken_as_they_are,

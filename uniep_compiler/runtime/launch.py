@@ -67,6 +67,8 @@ class Call:
         memories = Memories.of(tensors, workspace.board_capacity, workspace.captured)
         for each in prepared.launches:
             each.run(memories)
+        for name in layout.counts:
+            outputs[name].view(layout.plan.ranks, -1).copy_(self.plan.expert_rows)
         return outputs
 
 

@@ -40,7 +40,7 @@ from uniep_compiler.runtime.memory import MemoryReport, memory_report
 from uniep_compiler.runtime.plan import Plan, PlanShape
 from uniep_compiler.runtime.proofs import check_once
 from uniep_compiler.runtime.reference import run_reference
-from uniep_compiler.runtime.routes import Routes
+from uniep_compiler.runtime.routes import Routes, is_counts
 from uniep_compiler.runtime.targets import current_device, resolve_target
 from uniep_compiler.runtime.workspace import workspaces_on
 from uniep_compiler.transports.virtual import VirtualGroup
@@ -282,6 +282,8 @@ class Layer:
             return tensor
         if isinstance(kind, RowsType):
             return list(tensor.reshape(shape.ranks, shape.rows_bound, tensor.shape[1]))
+        if is_counts(self.ops, name):
+            return list(tensor.reshape(shape.ranks, shape.experts))
         return list(torch.split(tensor, list(shape.tokens)))
 
     def check(self) -> None:

@@ -15,10 +15,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from uniep_compiler.compiler import Compiled
 from uniep_compiler.ir.index import Expr, Sym, evaluate
+from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.tasks import Buffer, BufferKind
-from uniep_compiler.passes.names import ROW_ROUTE
+from uniep_compiler.passes.names import ROW_ROUTE, buffer_names
 from uniep_compiler.runtime.arguments import TORCH_DTYPES
 from uniep_compiler.runtime.plan import PlanShape
+from uniep_compiler.runtime.routes import is_counts
 from uniep_compiler.runtime.workspace import ALIGNMENT_BYTES
 
 TOKENS = Sym("tokens")
@@ -75,14 +77,16 @@ Argument = int | Part | Matrix | None
 class Layout:
     """What all calls of one size share: kernel arguments by name, and the memory that each call takes.
 
-    `rows` are the buffers in the arena and `outputs` those with memory of their own, both by buffer name. `counters`
-    are those of all ranks, in one half of the scoreboard.
+    `rows` are the buffers in the arena and `outputs` those with memory of their own, both by buffer name. `counts` are
+    the outputs that no kernel of the layer writes: they are copies of the plan's `expert_rows`, one for each rank.
+    `counters` are those of all ranks, in one half of the scoreboard.
     """
 
     plan: PlanShape
     arguments: Mapping[str, Argument]
     rows: Mapping[str, Part]
     outputs: Mapping[str, Part]
+    counts: tuple[str, ...]
     arena_bytes: int
     counters: int
 
@@ -134,6 +138,10 @@ def make_layout(
         for name, buffer in buffers.items()
         if buffer.kind is BufferKind.OUTPUT
     }
+    counts = {
+        name: Part(memory=f"{name}_ptr", shape=counts_shape(plan), dtype=torch.int32)
+        for name in counts_results(compiled.ops)
+    }
     given = {name: Part(memory=f"{name}_ptr", dtype=tensor.dtype) for name, tensor in inputs.items()}
     strides = {name: shape[-1] for name, shape in shapes.items()}
     strides |= {name: _row_stride(tensor) for name, tensor in inputs.items() if name in shapes}
@@ -165,10 +173,22 @@ def make_layout(
         plan=plan,
         arguments=arguments,
         rows=rows,
-        outputs=outputs,
+        outputs={**outputs, **counts},
+        counts=tuple(counts),
         arena_bytes=max(_end(rows), _end(scratch_parts)),
         counters=board_size * plan.ranks,
     )
+
+
+def counts_results(ops: OpGraph) -> tuple[str, ...]:
+    """The results that count routes, by buffer name."""
+    names = buffer_names(ops)
+    return tuple(names[result] for result in dict.fromkeys(ops.results) if is_counts(ops, result))
+
+
+def counts_shape(plan: PlanShape) -> tuple[int, ...]:
+    """The shape of such a result: every rank gets a number for every expert."""
+    return (plan.ranks * plan.experts,)
 
 
 def _dies_with_call(buffer: Buffer) -> bool:

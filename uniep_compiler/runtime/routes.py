@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.runtime.plan import Plan, PlanShape
 
 
@@ -39,6 +40,12 @@ class Routes:
         shape = self.plan.shape
         first = sum(shape.tokens[: self.rank])
         return self.plan.row_of.view(shape.total_tokens, shape.topk)[first : first + shape.tokens[self.rank]]
+
+
+def is_counts(ops: OpGraph, value: str) -> bool:
+    """Whether a value of a program is what `counts` gives: the plan's `expert_rows`, which every rank gets whole."""
+    maker = ops.producer(value)
+    return maker is not None and maker.kind == "counts"
 
 
 _Context = tuple[PlanShape, tuple[int, ...], int]

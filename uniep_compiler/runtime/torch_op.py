@@ -26,9 +26,9 @@ from uniep_compiler.diagnostics import Diagnostic, UniepError
 from uniep_compiler.ir.types import RoutesType
 from uniep_compiler.passes.names import buffer_names
 from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error, check_routes, is_plain, nested_error
-from uniep_compiler.runtime.layout import Sizes
+from uniep_compiler.runtime.layout import Sizes, counts_shape
 from uniep_compiler.runtime.plan import Plan
-from uniep_compiler.runtime.routes import Routes
+from uniep_compiler.runtime.routes import Routes, is_counts
 
 if TYPE_CHECKING:
     from uniep_compiler.runtime.layer import Layer
@@ -239,6 +239,8 @@ def fake_results(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
     for name in layer.ops.results:
         if isinstance(layer.ops.types[name], RoutesType):
             tensors.append(first.new_empty(plan.num_words, dtype=torch.int32))
+        elif is_counts(layer.ops, name):
+            tensors.append(first.new_empty(counts_shape(plan), dtype=torch.int32))
         else:
             buffer = graph.buffer(names[name])
             tensors.append(first.new_empty(sizes.shape(buffer), dtype=TORCH_DTYPES[buffer.dtype]))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+
+from uniep_compiler.frontend.bind import dims_to_bind
+from uniep_compiler.frontend.lower import lower
+from uniep_compiler.frontend.parse import parse_file
 
 DIMS = ("--dims", "H=32,I=16,E=4,K=2", "--target", "cpu", "--tokens", 9)
 
@@ -108,10 +113,31 @@ def test_a_target_that_is_not_here(uniepc, example):
         assert "PyTorch sees no GPU" in done.stderr
 
 
-def test_routes_cannot_be_made_up(uniepc, example):
-    done = uniepc("run", example.with_name("gemm_combine.uniep"), "--dims", "H=32,I=16,E=4,K=2", "--target", "cpu")
-    assert done.exit_code == 2
-    assert "takes routes or rows (r, a)" in done.stderr
+EXAMPLES = sorted(path.name for path in (Path(__file__).parents[3] / "examples").glob("*.uniep"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_in_every_dtype_on_one_rank_and_on_two(uniepc, example, name, dtype):
+    path = example.with_name(name)
+    known = {"H": 32, "I": 16, "N": 48, "E": 4, "K": 2}
+    dims = ",".join(f"{dim}={known[dim]}" for dim in dims_to_bind(lower(parse_file(path))))
+    options = ("--dims", dims, "--target", "cpu", "--tokens", 11, "--dtype", dtype, "--json")
+    one, two = (results(uniepc("run", path, *options, *ranks)) for ranks in ((), ("--ranks", 2)))
+    assert [result["sha256"] for result in one] == [result["sha256"] for result in two]
+    assert {result["dtype"] for result in one} == {{"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[dtype]}
+
+
+def test_results_without_a_name_are_told_apart(uniepc, tmp_path):
+    (path := tmp_path / "counted.uniep").write_text(
+        "uniep 1\nmoe counted(x : bf16[T, H], ids : i32[T, K], w : bf16[E, H, H]) -> bf16[T, H], i32[E] {\n"
+        "    r = route(ids)\n    return combine(group_gemm(dispatch(x, r), w)), counts(r)\n}\n"
+    )
+    options = ("--dims", "H=16,E=8,K=3", "--target", "cpu", "--tokens", 17, "--json")
+    for ranks in ((), ("--ranks", 3)):
+        out, counts = results(uniepc("run", path, *options, *ranks))
+        assert {out["name"], counts["name"]} == {"out", "out_2"}
+        assert (counts["shape"], counts["relative_error"], counts["tolerance"]) == ([8], 0.0, 0.0)
 
 
 # -- inputs from a file ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import torch
 
 from uniep_compiler.diagnostics import UniepError
 from uniep_compiler.frontend.parse import parse
+from uniep_compiler.runtime.layer import Layer
 from uniep_compiler.runtime.layer import compile as compile_layer
 from uniep_compiler.runtime.trial import num_tokens, random_arguments, try_layer
 from uniep_compiler.transports.virtual import virtual_group
@@ -48,6 +49,49 @@ def test_a_right_layer_is_right_on_one_rank_and_on_several(layer):
     assert all(trial.ok for trial in trials)
     assert len({trial.results[0].sha256 for trial in trials}) == 1
     assert trials[0].results[0].relative_error < 1e-6
+
+
+PARTS = """
+uniep 1
+moe first(x : f32[T, H], experts : i32[T, K], w : f32[E, N, H]) -> routes[T, K, E], f32[rows(r), N], i32[E] {
+    r = route(experts)
+    h = group_gemm(dispatch(x, r), w)
+    return r, h, counts(r)
+}
+moe second(r : routes[T, K, E], h : f32[rows(r), N], w : f32[E, H, N]) -> f32[T, H], f32[rows(r), H] {
+    y = group_gemm(h, w)
+    return combine(y), y
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_parts_of_layers_are_tried_on_one_rank_and_on_several(name):
+    """Routes, rows and counts are compared as one big rank has them, and have the same bits for all ranks."""
+    digests = set()
+    for group in (None, virtual_group(1), virtual_group(3)):
+        layer = compile_layer(parse(PARTS)[name], dims=DIMS, target="cpu", group=group, schedule={"block": 4})
+        trial = try_layer(layer, random_arguments(layer, 7, seed=0))
+        assert len(trial.results) == 2
+        assert trial.ok
+        digests.add(tuple(result.sha256 for result in trial.results))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("wrong", ["rows", "a tail", "the counts of one rank"])
+def test_what_is_wrong_on_one_rank_is_seen(monkeypatch, wrong):
+    layer = compile_layer(parse(PARTS)["first"], dims=DIMS, target="cpu", group=virtual_group(2))
+    arguments, right = random_arguments(layer, 7, seed=0), Layer.__call__
+
+    def spoiled(self, *args):
+        routes, rows, counts = right(self, *args)
+        row, value = {"rows": (0, 1.0), "a tail": (-1, 1.0)}.get(wrong, (0, 0.0))
+        rows[1][row, 0] += value
+        counts[1][0] += wrong == "the counts of one rank"
+        return routes, rows, counts
+
+    monkeypatch.setattr(Layer, "__call__", spoiled)
+    assert [result.ok for result in try_layer(layer, arguments).results] == [wrong[0] == "t", wrong[0] != "t"]
 
 
 class Fake:
