@@ -11,7 +11,7 @@ from uniep_compiler.frontend.parse import parse_file
 from uniep_compiler.ir.op_rules import Problem
 from uniep_compiler.ir.op_table import OPS, infer
 from uniep_compiler.ir.ops import Value
-from uniep_compiler.passes.differentiate import differentiate, differentiable_params
+from uniep_compiler.passes.differentiate import differentiable_params, differentiate
 
 GOOD = [*sorted(CASES.glob("ops_*.uniep")), *sorted((Path(__file__).parents[3] / "examples").glob("*.uniep"))]
 
