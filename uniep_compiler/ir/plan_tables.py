@@ -29,6 +29,8 @@ PLAN_TABLES: tuple[PlanTable, ...] = (
     PlanTable(name="tile_expert", arguments=("tile",), meaning="expert of the tile"),
     PlanTable(name="tile_row", arguments=("tile",), meaning="first row of the tile"),
     PlanTable(name="tile_rows", arguments=("tile",), meaning="number of rows of the tile, at least 1"),
+    PlanTable(name="expert_row", arguments=("expert",), meaning="first row of the expert, on the rank that has it"),
+    PlanTable(name="expert_rows", arguments=("expert",), meaning="number of rows of the expert"),
     PlanTable(name="source", arguments=("row",), meaning="rank that the row's token came from"),
     PlanTable(name="route_at", arguments=("row",), meaning="route of the row, on the rank it came from"),
 )

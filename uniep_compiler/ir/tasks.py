@@ -186,13 +186,30 @@ class Accumulator:
 class Store:
     """The value that an epilogue leaves in a buffer, at column offset `first`.
 
-    A value that is made of pairs of columns has half of them: then `halved` is set.
+    A value that is made of pairs of columns has half of them: then `halved` is set; one of which a pair is made for each
+    column is `doubled`. One that is `summed` has a number for each row: the columns of a buffer with one are the tasks
+    side by side, so that each leaves its part of the sum.
     """
 
     value: str
     buffer: str
     first: Natural = 0
     halved: bool = False
+    doubled: bool = False
+    summed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLoad:
+    """Rows of numbers that an epilogue reads from `buffer` under the name `value`: the task's columns, from `first` on.
+
+    With `doubled` they are twice as many, two for each column of the task.
+    """
+
+    value: str
+    buffer: str
+    first: int = 0
+    doubled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +277,7 @@ class GemmBody:
     tile: Tile
     gather: bool = False
     row_values: tuple[RowValue, ...] = ()
+    loads: tuple[RowLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +298,39 @@ class ReduceBody:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OuterBody:
+    """One tile of the sum of outer products over an expert's rows, in their order: `left.T @ right`, rounded once.
+
+    The expert's part of `target` has `num_rows` rows (columns of `left`) and `num_cols` columns (those of `right`). The
+    tile has `tile.rows` of those rows and `tile.cols` columns, and adds `tile.depth` rows at a time, zeros after the last.
+    Tasks of an expert are numbered along the columns first. An expert without rows gets zeros.
+    """
+
+    left: str
+    right: str
+    target: str
+    num_rows: int
+    num_cols: int
+    tile: Tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesBody:
+    """For each route of a block of tokens the sum of the `cols` numbers that its row has in `rows`, in their order.
+
+    A route without an expert gets 0. `by_route` says that `rows` has one row per route; otherwise it is read through
+    `row_of`.
+    """
+
+    rows: str
+    target: str
+    cols: int
+    topk: int
+    block: int
+    by_route: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroBody:
     """Zeros for the rows of `target` after the last valid one, `chunk` at a time."""
 
@@ -288,7 +339,7 @@ class ZeroBody:
     chunk: Positive
 
 
-Body = CopyBody | MapBody | GemmBody | ReduceBody | ZeroBody
+Body = CopyBody | MapBody | GemmBody | ReduceBody | OuterBody | RoutesBody | ZeroBody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, equal, minimum
-from uniep_compiler.ir.tasks import Access, Range, RowValue, Store
+from uniep_compiler.ir.tasks import Access, Range, RowLoad, RowValue, Store
 from uniep_compiler.passes.settings import Settings
 
 TILE = Coord("tile")
@@ -31,11 +31,23 @@ def row_value_access(found: RowValue, topk: int) -> Access:
 
 
 def stored_access(store: Store, per_accumulator: int, num_cols: int) -> Access:
-    """What a tile writes of a value: its columns, or half as many."""
-    share = 2 if store.halved else 1
-    first = Coord("column") * (per_accumulator // share)
-    count = minimum(Int(per_accumulator // share), Int(num_cols // share) - first)
-    return Access(buffer=store.buffer, row=FIRST_ROW, num_rows=NUM_ROWS, col=store.first + first, num_cols=count)
+    """What a tile writes of a value: its columns, half or twice as many, or its part of a sum."""
+    if store.summed:
+        return Access(buffer=store.buffer, row=FIRST_ROW, num_rows=NUM_ROWS, col=Coord("column"), num_cols=Int(1))
+    if store.halved:
+        return _columns_access(store.buffer, store.first, per_accumulator // 2, num_cols // 2)
+    return _columns_access(store.buffer, store.first, per_accumulator << store.doubled, num_cols << store.doubled)
+
+
+def loaded_access(load: RowLoad, per_accumulator: int, num_cols: int) -> Access:
+    """What an epilogue reads of rows in memory: the tile's columns, or twice as many."""
+    return _columns_access(load.buffer, load.first, per_accumulator << load.doubled, num_cols << load.doubled)
+
+
+def _columns_access(buffer: str, start: int, per_tile: int, num_cols: int) -> Access:
+    first = Coord("column") * per_tile
+    count = minimum(Int(per_tile), Int(num_cols) - first)
+    return Access(buffer=buffer, row=FIRST_ROW, num_rows=NUM_ROWS, col=start + first, num_cols=count)
 
 
 def send_access(

@@ -21,6 +21,7 @@ from uniep_compiler.ir.tasks import (
     CopyBody,
     Family,
     GemmBody,
+    OuterBody,
     Post,
     Proxy,
     Range,
@@ -149,13 +150,18 @@ def _num_tasks(ranges: Iterable[Range]) -> Expr:
 
 def _choose_proxies(family: Family, graph: TaskGraph, settings: Settings) -> Family:
     """TMA loads for rows in place, where the target has TMA and every row starts at a multiple of 16 bytes."""
-    body = family.body
-    if not isinstance(body, GemmBody) or body.gather or not settings.target.has_tma:
+    match family.body:
+        case GemmBody(rows=name, gather=False, depth=depth) if settings.target.has_tma:
+            widths = {name: depth}
+        case OuterBody(left=left, right=right, num_rows=height, num_cols=width) if settings.target.has_tma:
+            widths = {left: height, right: width}
+        case _:
+            return family
+    if any((cols * graph.buffer(name).dtype.num_bytes) % 16 for name, cols in widths.items()):
         return family
-    rows = graph.buffer(body.rows)
-    if (body.depth * rows.dtype.num_bytes) % 16:
-        return family
+    first_reads = {access.buffer: access for access in reversed(family.reads) if access.buffer in widths}
     reads = tuple(
-        replace(access, proxy=Proxy.ASYNC) if access.buffer == rows.name else access for access in family.reads
+        replace(access, proxy=Proxy.ASYNC) if first_reads.get(access.buffer) is access else access
+        for access in family.reads
     )
     return replace(family, reads=reads)

@@ -11,6 +11,7 @@ After:   send_xs   comm     every route's row of x to row `row_of` of xs on its 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv, less, minimum
@@ -24,9 +25,11 @@ from uniep_compiler.ir.tasks import (
     Family,
     GemmBody,
     MapBody,
+    OuterBody,
     Range,
     ReduceBody,
     Role,
+    RoutesBody,
     RowValue,
     TaskGraph,
     ZeroBody,
@@ -39,16 +42,25 @@ from uniep_compiler.passes.accesses import (
     ROWS_OF_TILE,
     SOURCE,
     TILES,
+    loaded_access,
     row_value_access,
     send_access,
     stored_access,
     tile_access,
 )
-from uniep_compiler.passes.check_support import check_support, combined_value
+from uniep_compiler.passes.check_support import check_support, returned_value
 from uniep_compiler.passes.names import ROW_ROUTE, buffer_names, fresh, name_buffers
 from uniep_compiler.passes.settings import Settings, tile_rows
-from uniep_compiler.passes.stages import MapStage, Stage, build_maps, build_stages, row_dtype, value_dtype
-from uniep_compiler.passes.tiles import Shape, stage_tile
+from uniep_compiler.passes.stages import (
+    MapStage,
+    Stage,
+    build_maps,
+    build_stages,
+    row_dtype,
+    summands,
+    value_dtype,
+)
+from uniep_compiler.passes.tiles import Shape, outer_tile, stage_tile
 
 
 def build_tasks(graph: OpGraph, settings: Settings) -> TaskGraph:
@@ -105,6 +117,10 @@ class _Builder:
                 self._lower_stage(self.stages[op.results[0]])
             case "combine":
                 self._lower_combine(op)
+            case "to_routes":
+                self._lower_to_routes(op)
+            case "group_outer":
+                self._lower_outer(op)
             case _ if op.results[0] in self.maps:
                 self._lower_map(self.maps[op.results[0]])
             case _:
@@ -242,16 +258,19 @@ class _Builder:
         column = Coord("column")
         first_col = column * per_accumulator
         num_cols = minimum(Int(per_accumulator), Int(stage.num_cols) - first_col)
-        buffers = tuple(dict.fromkeys(store.buffer for store in stage.stores))
+        num_columns = -(-stage.num_cols // per_accumulator)
+        sums = tuple(store.buffer for store in stage.stores if store.summed)
+        self.buffers += [_by_row(name, DType.F32, BufferKind.WORKSPACE, num_columns) for name in sums]
+        buffers = tuple(dict.fromkeys(store.buffer for store in stage.stores if not store.summed))
         for name in buffers:
             self._add_rows(name)
-        name, row_values = buffers[-1], self._row_values(stage.row_numbers)
+        name, row_values = (*sums, *buffers)[-1], self._row_values(stage.row_numbers)
         self.families.append(
             Family(
                 name=f"gemm_{name}",
                 role=Role.COMPUTE,
                 value=name,
-                domain=(TILES, Range(coord="column", extent=cdiv(Int(stage.num_cols), Int(per_accumulator)))),
+                domain=(TILES, Range(coord="column", extent=Int(num_columns))),
                 body=GemmBody(
                     rows=stage.rows,
                     depth=stage.depth,
@@ -262,6 +281,7 @@ class _Builder:
                     stores=stage.stores,
                     tile=tile,
                     row_values=row_values,
+                    loads=stage.loads,
                 ),
                 reads=(
                     tile_access(stage.rows, Int(stage.depth)),
@@ -277,6 +297,7 @@ class _Builder:
                         if acc.bias is not None
                     ),
                     *(row_value_access(found, self.topk) for found in row_values),
+                    *(loaded_access(load, per_accumulator, stage.num_cols) for load in stage.loads),
                 ),
                 writes=tuple(stored_access(store, per_accumulator, stage.num_cols) for store in stage.stores),
                 group=self.settings.options.group,
@@ -296,7 +317,7 @@ class _Builder:
     def _lower_combine(self, op: Op) -> None:
         rows = op.operands[0]
         weights = op.operands[1] if len(op.operands) > 1 else None
-        target = combined_value(self.graph, op)
+        target = returned_value(self.graph, op)
         if target is None:
             raise InternalError(f"check_support let the result of combine of `{rows}` pass")
         cols, dtype = self._buffer(rows).cols, value_dtype(self.graph, target)
@@ -305,11 +326,87 @@ class _Builder:
         self.buffers.append(Buffer(name=target, dtype=dtype, rows=Sym("tokens"), cols=cols, kind=BufferKind.OUTPUT))
         self.families.append(self._reduce(op, self.returned[rows], weights, target, cols, dtype))
 
+    def _lower_to_routes(self, op: Op) -> None:
+        """The parts of a sum per row go back to its route, and are added up there."""
+        (rows,) = summands(self.graph, op.operands[0])
+        target, cols = op.results[0], self._buffer(rows).cols
+        self._push(op, rows, cols)
+        self.buffers.append(
+            Buffer(name=target, dtype=DType.F32, rows=Sym("tokens"), cols=Int(self.topk), kind=BufferKind.OUTPUT)
+        )
+        reduce = self._reduce(op, self.returned[rows], None, target, cols, DType.F32)
+        block = self.settings.options.block
+        self.families.append(
+            replace(
+                reduce,
+                body=RoutesBody(
+                    rows=self.returned[rows],
+                    target=target,
+                    cols=_int(cols),
+                    topk=self.topk,
+                    block=block,
+                    by_route=True,
+                ),
+                writes=tuple(replace(access, num_cols=Int(self.topk)) for access in reduce.writes),
+            )
+        )
+
+    def _lower_outer(self, op: Op) -> None:
+        """The sums of outer products of each expert's rows: a family of tiles of each expert's result."""
+        target = returned_value(self.graph, op)
+        if target is None:
+            raise InternalError(f"check_support let the result of {op.kind} pass")
+        left, right = op.operands
+        num_rows, num_cols = _int(self._buffer(left).cols), _int(self._buffer(right).cols)
+        tile = outer_tile(self.settings.target, value_dtype(self.graph, left), num_rows, num_cols)
+        across = -(-num_cols // tile.cols)
+        expert, place = Coord("expert"), Coord("place")
+        first_row, first_col = place // across * tile.rows, place % across * tile.cols
+        height = minimum(Int(tile.rows), Int(num_rows) - first_row)
+        width = minimum(Int(tile.cols), Int(num_cols) - first_col)
+        rows = {"row": Lookup("expert_row", (expert,)), "num_rows": Lookup("expert_rows", (expert,))}
+        self.buffers.append(
+            Buffer(
+                name=target,
+                dtype=value_dtype(self.graph, target),
+                rows=Int(num_rows),
+                cols=Int(num_cols),
+                kind=BufferKind.OUTPUT,
+                experts=self.experts,
+            )
+        )
+        self.families.append(
+            Family(
+                name=f"outer_{target}",
+                role=Role.COMPUTE,
+                value=target,
+                domain=(
+                    Range(coord="expert", extent=Int(self.experts)),
+                    Range(coord="place", extent=Int(-(-num_rows // tile.rows) * across)),
+                ),
+                body=OuterBody(left=left, right=right, target=target, num_rows=num_rows, num_cols=num_cols, tile=tile),
+                reads=(
+                    Access(buffer=left, **rows, col=first_row, num_cols=height),
+                    Access(buffer=right, **rows, col=first_col, num_cols=width),
+                ),
+                writes=(
+                    Access(
+                        buffer=target,
+                        row=expert * num_rows + first_row,
+                        num_rows=height,
+                        col=first_col,
+                        num_cols=width,
+                    ),
+                ),
+                span=op.span,
+            )
+        )
+
     def _push(self, op: Op, rows: str, cols: Expr) -> None:
         """The family that returns `rows`, and the buffer with one row per route that they return to."""
         returned = Buffer(
             name=fresh(f"{rows}_returned", (*self.graph.types, *(buffer.name for buffer in self.buffers))),
-            dtype=value_dtype(self.graph, rows),
+            dtype=self._buffer(rows).dtype,
             rows=Sym("tokens_bound") * self.topk,
             cols=cols,
             kind=BufferKind.SYMMETRIC,
@@ -375,9 +472,9 @@ class _Builder:
         )
 
 
-def _by_row(name: str, dtype: DType, kind: BufferKind) -> Buffer:
-    """A buffer with one number per row."""
-    return Buffer(name=name, dtype=dtype, rows=Sym("rows_bound"), cols=Int(1), kind=kind)
+def _by_row(name: str, dtype: DType, kind: BufferKind, cols: int = 1) -> Buffer:
+    """A buffer with one number per row, or a few."""
+    return Buffer(name=name, dtype=dtype, rows=Sym("rows_bound"), cols=Int(cols), kind=kind)
 
 
 def _int(expr: Expr) -> int:

@@ -56,16 +56,21 @@ def tokens_are_taken_as_they_are(ops: OpGraph, _: Settings) -> Iterable[Diagnost
             yield _unsupported(f"{_shown(op)} on what is not rows", op.span, help_)
 
 
+LEAVE_ROWS = ("combine", "to_routes", "group_outer")
+"""Ops that make something of rows that is not rows."""
+
+
 def sums_are_returned(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
-    """The sum over a token's routes is rounded at most once, and returned."""
+    """What is no longer rows is rounded at most once, and returned."""
     for op in ops.ops:
-        if op.kind == "combine" and combined_value(ops, op) is None:
-            yield _unsupported("work on tokens after `combine`", op.span, "return what `combine` gives, as it is")
+        if op.kind in LEAVE_ROWS and returned_value(ops, op) is None:
+            what = "work on tokens after `combine`" if op.kind == "combine" else f"work after `{op.kind}`"
+            yield _unsupported(what, op.span, f"return what `{op.kind}` gives, as it is")
 
 
-def combined_value(ops: OpGraph, combine: Op) -> str | None:
-    """The result of the program that a combine makes: its own, or that rounded; None if it is used otherwise."""
-    value = combine.results[0]
+def returned_value(ops: OpGraph, op: Op) -> str | None:
+    """The result of the program that one of `LEAVE_ROWS` makes: its own, or that rounded; None if it is used otherwise."""
+    value = op.results[0]
     readers = ops.consumers(value)
     if readers:
         if len(readers) > 1 or readers[0].kind != "round" or value in ops.results:
@@ -75,9 +80,9 @@ def combined_value(ops: OpGraph, combine: Op) -> str | None:
 
 
 def _is_sum(ops: OpGraph, value: str) -> bool:
-    """Whether a value comes from a combine. What becomes of those is a rule of its own."""
+    """Whether a value was made of rows. What becomes of those is a rule of its own."""
     maker = ops.producer(value)
-    return maker is not None and (maker.kind == "combine" or any(_is_sum(ops, name) for name in maker.operands))
+    return maker is not None and (maker.kind in LEAVE_ROWS or any(_is_sum(ops, name) for name in maker.operands))
 
 
 def results_are_computed(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:

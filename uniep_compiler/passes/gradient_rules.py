@@ -49,7 +49,7 @@ def _group_gemm(graph: BackwardGraph, op: Op, grads: Gradients) -> Gradients:
     if graph.wants(rows):
         found[0] = _times(graph, _through(graph, op, base), factor)
     if graph.wants(weight):
-        outer = (base, graph.rounded(_times(graph, graph.forward(rows), factor), dtype))
+        outer = (base, _weighted(graph, rows, factor))
         found[1] = graph.emit("group_outer", *(outer if op.attr("layout") == "nk" else outer[::-1]))
     if bias and graph.wants(bias[0]):
         found[2] = graph.emit("group_sum", _times(graph, base, factor))
@@ -70,6 +70,13 @@ def _factors(graph: BackwardGraph, grad: str) -> tuple[str, str | None]:
     return grad, None
 
 
+def _weighted(graph: BackwardGraph, rows: str, factor: str | None) -> str:
+    """Rows of the forward pass, each times its factor."""
+    dtype = graph.dtype_of(rows)
+    found = graph.rounded(_times(graph, graph.forward(rows), factor), dtype)
+    return found if factor is None else graph.rename(found, f"weighted_{_label(graph, rows) or 'rows'}")
+
+
 def _times(graph: BackwardGraph, rows: str, factor: str | None) -> str:
     return rows if factor is None else graph.emit("mul", rows, factor)
 
@@ -78,7 +85,7 @@ def _combine(graph: BackwardGraph, op: Op, grads: Gradients) -> Gradients:
     (grad,) = _all(grads)
     rows, *weights = op.operands
     routes = graph.routes_of(rows)
-    back = graph.emit("dispatch", grad, routes)
+    back = graph.rename(graph.emit("dispatch", grad, routes), f"{grad}_rows")
     if not weights:
         return (back,)
     found = (
@@ -105,7 +112,7 @@ def _inner_product(graph: BackwardGraph, grad: str, rows: str) -> str:
 
 
 def _dot(graph: BackwardGraph, a: str, b: str) -> str:
-    return graph.emit("row_sum", graph.emit("mul", a, b))
+    return graph.rename(graph.emit("row_sum", graph.emit("mul", a, b)), "inner_products")
 
 
 def _split(graph: BackwardGraph, op: Op, grads: Gradients) -> Gradients:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from uniep_compiler.ir.index import Lookup
-from uniep_compiler.ir.tasks import Access, CopyBody, Family, ReduceBody, Role, TaskGraph
+from uniep_compiler.ir.tasks import Access, CopyBody, Family, ReduceBody, Role, RoutesBody, TaskGraph
 from uniep_compiler.passes.settings import Settings
 
 
@@ -29,7 +29,7 @@ def keep_results_local(graph: TaskGraph, settings: Settings) -> TaskGraph:
 
 def _read_in_place(family: Family, kept_at: dict[str, str]) -> Family:
     body = family.body
-    if not isinstance(body, ReduceBody) or body.rows not in kept_at:
+    if not isinstance(body, ReduceBody | RoutesBody) or body.rows not in kept_at:
         return family
     rows = kept_at[body.rows]
     reads = tuple(_through_rows(access, body.rows, rows) for access in family.reads)

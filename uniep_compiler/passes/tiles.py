@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from uniep_compiler.ir.tasks import Tile
 from uniep_compiler.ir.types import DType
@@ -32,6 +33,12 @@ def stage_tile(stage: Stage, shapes: Mapping[str, Shape], target: Target, dtype:
     return choose_tile(
         target, dtype, num_cols=stage.num_cols, depth=stage.depth, num_accumulators=len(stage.accumulators)
     )
+
+
+def outer_tile(target: Target, dtype: DType, num_rows: int, num_cols: int) -> Tile:
+    """The tile of a sum of outer products: rows and columns of the result, and the rows that are added at a time."""
+    tile = choose_tile(target, dtype, num_cols=num_cols, depth=1 << 20, num_accumulators=1)
+    return replace(tile, rows=min(tile.rows, max(16, 1 << (num_rows - 1).bit_length())))
 
 
 def too_large(tile: Tile, num_accumulators: int, target: Target, dtype: DType) -> str:
