@@ -208,7 +208,7 @@ class RowLoad:
 
     value: str
     buffer: str
-    first: int = 0
+    first: Natural = 0
     doubled: bool = False
 
 
@@ -309,8 +309,8 @@ class OuterBody:
     left: str
     right: str
     target: str
-    num_rows: int
-    num_cols: int
+    num_rows: Positive
+    num_cols: Positive
     tile: Tile
 
 
@@ -324,9 +324,9 @@ class RoutesBody:
 
     rows: str
     target: str
-    cols: int
-    topk: int
-    block: int
+    cols: Positive
+    topk: Positive
+    block: Positive
     by_route: bool
 
 

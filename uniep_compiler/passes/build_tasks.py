@@ -364,7 +364,7 @@ class _Builder:
         first_row, first_col = place // across * tile.rows, place % across * tile.cols
         height = minimum(Int(tile.rows), Int(num_rows) - first_row)
         width = minimum(Int(tile.cols), Int(num_cols) - first_col)
-        rows = {"row": Lookup("expert_row", (expert,)), "num_rows": Lookup("expert_rows", (expert,))}
+        row, num = Lookup("expert_row", (expert,)), Lookup("expert_rows", (expert,))
         self.buffers.append(
             Buffer(
                 name=target,
@@ -386,8 +386,8 @@ class _Builder:
                 ),
                 body=OuterBody(left=left, right=right, target=target, num_rows=num_rows, num_cols=num_cols, tile=tile),
                 reads=(
-                    Access(buffer=left, **rows, col=first_row, num_cols=height),
-                    Access(buffer=right, **rows, col=first_col, num_cols=width),
+                    Access(buffer=left, row=row, num_rows=num, col=first_row, num_cols=height),
+                    Access(buffer=right, row=row, num_rows=num, col=first_col, num_cols=width),
                 ),
                 writes=(
                     Access(

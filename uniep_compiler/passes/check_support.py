@@ -69,7 +69,7 @@ def sums_are_returned(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
 
 
 def returned_value(ops: OpGraph, op: Op) -> str | None:
-    """The result of the program that one of `LEAVE_ROWS` makes: its own, or that rounded; None if it is used otherwise."""
+    """The result of the program that one of `LEAVE_ROWS` makes: its own, or that rounded; None if it is not just that."""
     value = op.results[0]
     readers = ops.consumers(value)
     if readers:

@@ -41,9 +41,9 @@ IN_STAGES = ELEMENTWISE | {"split", "join", "row_sum"}
 class Stage:
     """Grouped GEMMs of the same rows and what follows them in registers.
 
-    `row_numbers` are the values with one number per row that the epilogue reads, and `loads` the rows of numbers that it
-    reads besides the GEMMs' own. `stores` are the values that leave the stage; `num_cols` is the number of columns of an
-    accumulator. `values` are all values of the program that the stage makes.
+    `row_numbers` are the values with one number per row that the epilogue reads, and `loads` the rows of numbers that
+    it reads besides the GEMMs' own. `stores` are the values that leave the stage; `num_cols` is the number of columns
+    of an accumulator. `values` are all values of the program that the stage makes.
     """
 
     gemm: Op
