@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from uniep_compiler.codegen import state_layout as layout
 from uniep_compiler.codegen.places import Places, num_columns
 from uniep_compiler.codegen.view import ConstantGroup, ConstantView
-from uniep_compiler.ir.tasks import Family, GemmBody
+from uniep_compiler.ir.tasks import Family, GemmBody, OuterBody
 
 GIVEN_UP = 1 << 30
 CLEAR_BLOCK = 1024
+RAGGED_ROWS = 1 << 30
 
 _ERROR_WORDS = ("KIND", "RANK", "FAMILY", "TASK", "SIGNAL", "INDEX", "EXPECTED", "SEEN")
 
@@ -25,6 +26,7 @@ STATE_CONSTANTS: tuple[tuple[str, int, str], ...] = (
     *((f"ERROR_{name}", getattr(layout, f"ERROR_{name}"), "") for name in _ERROR_WORDS),
     ("KIND_HANG", int(layout.ErrorKind.HANG), "the kind of error that a wait reports"),
     ("CLEAR_BLOCK", CLEAR_BLOCK, "counters that a worker clears at a time"),
+    ("RAGGED_ROWS", RAGGED_ROWS, "rows that a ragged tensor descriptor seems to have"),
 )
 """Words of the state and of the error record: name, value, meaning."""
 
@@ -89,6 +91,8 @@ def _option_constants(places: Places) -> Iterable[tuple[str, int, str]]:
 
 def _tile_constants(family: Family, places: Places) -> Iterable[tuple[str, int, str]]:
     body = family.body
+    if isinstance(body, OuterBody):
+        yield from _outer_constants(family, body, places)
     if not isinstance(body, GemmBody):
         return
     names, cols = places.names.tiles[family.name], body.tile.cols // len(body.accumulators)
@@ -97,3 +101,13 @@ def _tile_constants(family: Family, places: Places) -> Iterable[tuple[str, int, 
     yield names.columns, columns, "tiles side by side"
     yield names.depth, body.tile.depth, "products that are summed at a time"
     yield names.step, columns * places.settings.options.group, "tasks of a group of M tiles"
+
+
+def _outer_constants(family: Family, body: OuterBody, places: Places) -> Iterable[tuple[str, int, str]]:
+    names, tile = places.names.outers[family.name], body.tile
+    across = -(-body.num_cols // tile.cols)
+    yield names.rows, tile.rows, "rows of a tile of an expert's result"
+    yield names.cols, tile.cols, "columns of it"
+    yield names.depth, tile.depth, "rows whose products are summed at a time"
+    yield names.across, across, "tiles side by side"
+    yield names.places, -(-body.num_rows // tile.rows) * across, "tiles of an expert"

@@ -9,7 +9,7 @@ from uniep_compiler.codegen.places import COPY, MAP, REDUCE, TILE_LOOKUPS, Place
 from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
 from uniep_compiler.codegen.view import RowValueView, StoreView
 from uniep_compiler.ir.index import Coord, Expr, Lookup
-from uniep_compiler.ir.tasks import CopyBody, Family, MapBody, ReduceBody, RowValue, ZeroBody
+from uniep_compiler.ir.tasks import CopyBody, Family, MapBody, ReduceBody, RoutesBody, RowValue, ZeroBody
 
 
 def send_body(family: Family, body: CopyBody, places: Places) -> tuple[dict[str, object], Mapping[Expr, str]]:
@@ -89,6 +89,19 @@ def reduce_body(body: ReduceBody, places: Places) -> dict[str, object]:
         "dtype": TL_DTYPES[places.buffer(body.target).dtype],
         "load_mask": f"valid[:, None]{inside}",
         "store_mask": f"live[:, None]{inside}",
+    }
+
+
+def routes_body(body: RoutesBody, places: Places) -> dict[str, object]:
+    """The body of a family that returns numbers per row to their routes."""
+    return {
+        "block": "BLOCK",
+        "topk": places.topk,
+        "cols": places.cols(body.rows),
+        "row_of": "row_of" if places.local else f"row_of + first_token * {places.topk}",
+        "by_route": body.by_route,
+        "rows_pointer": places.pointer(body.rows),
+        "target_pointer": places.pointer(body.target),
     }
 
 

@@ -46,9 +46,9 @@ class FamilyText:
     text: str
 
 
-def emit(schedule: Schedule, settings: Settings, ops: OpGraph) -> Emitted:
+def emit(schedule: Schedule, settings: Settings, ops: OpGraph, direction: str = "forward") -> Emitted:
     """The source of the kernels of a schedule, which was made of `ops`: deterministic, formatted, without dates."""
-    return render(kernel_view(schedule, settings, ops))
+    return render(kernel_view(schedule, settings, ops, direction))
 
 
 def render(view: KernelView) -> Emitted:

@@ -5,13 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from uniep_compiler.codegen.copy_views import map_body, push_body, reduce_body, relay_body, send_body, zero_body
+from uniep_compiler.codegen.copy_views import (
+    map_body,
+    push_body,
+    reduce_body,
+    relay_body,
+    routes_body,
+    send_body,
+    zero_body,
+)
 from uniep_compiler.codegen.gemm_views import gemm_body
 from uniep_compiler.codegen.layout import WIDTH
+from uniep_compiler.codegen.outer_views import outer_body
 from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
 from uniep_compiler.codegen.view import FamilyView, PostView, WaitView
 from uniep_compiler.ir.index import Expr, Int, Lookup
-from uniep_compiler.ir.tasks import CopyBody, Family, GemmBody, MapBody, Post, ReduceBody, Role, Wait, ZeroBody
+from uniep_compiler.ir.tasks import (
+    CopyBody,
+    Family,
+    GemmBody,
+    MapBody,
+    OuterBody,
+    Post,
+    ReduceBody,
+    Role,
+    RoutesBody,
+    Wait,
+    ZeroBody,
+)
 from uniep_compiler.passes.accesses import NUM_ROWS
 
 
@@ -47,6 +68,10 @@ def _body(family: Family, places: Places) -> tuple[str, dict[str, object], Mappi
             return "map", map_body(family, body, places), {}
         case ReduceBody() as body:
             return "reduce", reduce_body(body, places), {}
+        case RoutesBody() as body:
+            return "routes", routes_body(body, places), {}
+        case OuterBody() as body:
+            return "outer", outer_body(family, body, places), {}
         case ZeroBody() as body:
             return "zero", zero_body(body, places), {}
         case _:
@@ -61,6 +86,10 @@ def _doc(family: Family) -> str:
             return f"Zero rows of {value} after the last valid one."
         case ReduceBody():
             return f"Sum the routes of a block of tokens, in k order, in fp32: {value}."
+        case RoutesBody():
+            return f"Add up the parts of a row's sum, for each route of a block of tokens: {value}."
+        case OuterBody():
+            return f"Sum the outer products of an expert's rows, in their order, for one tile of {value}."
         case GemmBody():
             return f"Compute one tile of {value}."
         case MapBody():
@@ -100,6 +129,14 @@ def _decode(family: Family, places: Places) -> tuple[str, ...]:
     """Lines from the task's index to its coordinates, and what every body of that kind reads first."""
     lines = [] if places.local else _rank_lines(family)
     first = family.domain[0].coord
+    if first == "expert":
+        places_of_expert = places.names.outers[family.name].places
+        return (
+            *lines,
+            f"expert, place = index // {places_of_expert}, index % {places_of_expert}",
+            "first_row = as_int(tl.load(expert_row + expert))",
+            "num_rows = as_int(tl.load(expert_rows + expert))",
+        )
     if len(family.domain) == 2:
         columns = places.names.tiles[family.name].columns
         lines.append(f"tile, column = split_grouped(index, num_tiles, {columns}, GROUP)")

@@ -6,12 +6,23 @@ from collections.abc import Mapping
 
 from uniep_compiler.codegen.copy_views import origin_lines, row_value_view
 from uniep_compiler.codegen.names import value_names
+from uniep_compiler.codegen.outer_views import outer_blocks
 from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
 from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
-from uniep_compiler.codegen.view import AccumulatorView, StoreView
+from uniep_compiler.codegen.view import AccumulatorView, LoadView, StoreView
 from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.ir.index import Int
-from uniep_compiler.ir.tasks import Access, Accumulator, Family, GemmBody, Proxy, Store, TaskGraph
+from uniep_compiler.ir.tasks import (
+    Access,
+    Accumulator,
+    Family,
+    GemmBody,
+    OuterBody,
+    Proxy,
+    RowLoad,
+    Store,
+    TaskGraph,
+)
 from uniep_compiler.passes.settings import Settings
 
 TMA_BYTES = 16
@@ -24,6 +35,8 @@ _REPEATED_ROWS = "first_row + minimum(rows, num_rows - 1)"
 def tma_blocks(family: Family, graph: TaskGraph, settings: Settings) -> Mapping[str, tuple[int, int]]:
     """Block shapes of the buffers that a family reads through tensor descriptors: of rows, then of weights."""
     body = family.body
+    if isinstance(body, OuterBody):
+        return outer_blocks(family, body)
     if not isinstance(body, GemmBody):
         return {}
     blocks: dict[str, tuple[int, int]] = {}
@@ -93,9 +106,18 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
         "accumulators": tuple(_accumulator(acc, family, body, places, names) for acc in body.accumulators),
         "row_value_lines": _origin_of_row_values(body, places),
         "row_values": tuple(row_value_view(found, places, names, _REPEATED_ROWS) for found in body.row_values),
-        "epilogue": tuple(epilogue_lines(body.epilogue, names, {store.value for store in body.stores})),
+        "loads": tuple(_load(load, body, places, names[load.value]) for load in body.loads),
+        "epilogue": tuple(
+            epilogue_lines(
+                body.epilogue,
+                names,
+                {store.value for store in body.stores},
+                f"(cols < {num_cols})[None, :]" if cols_tail else "",
+            )
+        ),
         "has_halves": any(store.halved for store in body.stores),
-        "stores": tuple(_store(store, body, places, names[store.value]) for store in body.stores),
+        "has_doubles": any(store.doubled for store in body.stores) or any(load.doubled for load in body.loads),
+        "stores": tuple(_store(store, family, body, places, names[store.value]) for store in body.stores),
     }
 
 
@@ -106,17 +128,44 @@ def _origin_of_row_values(body: GemmBody, places: Places) -> tuple[str, ...]:
     return origin_lines(places, _REPEATED_ROWS, mask="")
 
 
-def _store(store: Store, body: GemmBody, places: Places, value: str) -> StoreView:
-    cols, num_cols = ("half_cols", places.cols(store.buffer)) if store.halved else ("cols", _num_cols(body, places))
-    cols_tail = body.num_cols % acc_cols(body)
+def _store(store: Store, family: Family, body: GemmBody, places: Places, value: str) -> StoreView:
+    if store.summed:
+        columns, pointer = places.names.tiles[family.name].columns, places.pointer(store.buffer)
+        return StoreView(
+            value=value, pointer=pointer, stride=columns, cols_text="column", dtype="", mask="live", summed=True
+        )
+    cols, mask = _columns(store, body, places)
     return StoreView(
         value=value,
         pointer=places.pointer(store.buffer),
         stride=places.stride(store.buffer),
-        cols_text=f"{_first_text(store.first, body, places)}{cols}[None, :]",
+        cols_text=cols,
         dtype=TL_DTYPES[places.buffer(store.buffer).dtype],
-        mask=f"live[:, None] & ({cols} < {num_cols})[None, :]" if cols_tail else "live[:, None]",
+        mask=mask,
     )
+
+
+def _load(load: RowLoad, body: GemmBody, places: Places, name: str) -> LoadView:
+    cols, mask = _columns(load, body, places)
+    return LoadView(
+        name=name,
+        pointer=places.pointer(load.buffer),
+        stride=places.stride(load.buffer),
+        cols_text=cols,
+        mask=mask,
+    )
+
+
+def _columns(place: Store | RowLoad, body: GemmBody, places: Places) -> tuple[str, str]:
+    """The columns of a buffer that a tile stores or loads, and which of its elements exist."""
+    cols, num_cols = "cols", _num_cols(body, places)
+    if isinstance(place, Store) and place.halved:
+        cols, num_cols = "half_cols", places.cols(place.buffer)
+    if place.doubled:
+        cols, num_cols = "double_cols", places.cols(place.buffer)
+    cols_tail = body.num_cols % acc_cols(body)
+    mask = f"live[:, None] & ({cols} < {num_cols})[None, :]" if cols_tail else "live[:, None]"
+    return f"{_first_text(place.first, body, places)}{cols}[None, :]", mask
 
 
 def _num_cols(body: GemmBody, places: Places) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from uniep_compiler.codegen.loader import template_names, template_text
-from uniep_compiler.ir.tasks import GemmBody, MapBody, TaskGraph
+from uniep_compiler.ir.tasks import GemmBody, MapBody, OuterBody, TaskGraph
 from uniep_compiler.passes.names import fresh, is_named
 
 LONGEST_LOCAL = 20
@@ -21,8 +21,11 @@ MADE = ("board", "num_tiles", "total_rows", "tokens", "rank")
 """What kernels make of their arguments and hand down to families."""
 
 TILE_PARTS = ("COLS", "COLUMNS", "DEPTH", "STEP")
+OUTER_PARTS = ("ROWS", "COLS", "DEPTH", "ACROSS", "PLACES")
 
-_DECODED = frozenset({"tile", "column", "expert", "first_row", "num_rows", "first_token", "route", "source", "origin"})
+_DECODED = frozenset(
+    {"tile", "column", "expert", "first_row", "num_rows", "first_token", "route", "source", "origin", "place"}
+)
 _SUFFIXES = ("_first", "_at", "_tile", "_bias", "_numbers")
 
 
@@ -37,6 +40,7 @@ class ModuleNames:
     functions: Mapping[str, str]
     families: Mapping[str, str]
     tiles: Mapping[str, TileNames]
+    outers: Mapping[str, OuterNames]
     signals: Mapping[str, str]
     dims: Mapping[str, str]
     lags: Mapping[str, str]
@@ -52,6 +56,17 @@ class TileNames:
     columns: str
     depth: str
     step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterNames:
+    """Constants of a sum of outer products: the tile, the rows added at a time, tiles side by side and of an expert."""
+
+    rows: str
+    cols: str
+    depth: str
+    across: str
+    places: str
 
 
 def module_names(graph: TaskGraph, dims: Iterable[str], taken: Iterable[str]) -> ModuleNames:
@@ -71,6 +86,8 @@ def module_names(graph: TaskGraph, dims: Iterable[str], taken: Iterable[str]) ->
     functions = take({name: name for name in families})
     numbers = take({name: name.upper() for name in families})
     cols, columns, depth, step = (take({name: f"{numbers[name]}_{part}" for name in gemms}) for part in TILE_PARTS)
+    outers = [family.name for family in graph.families if isinstance(family.body, OuterBody)]
+    parts = {part: take({name: f"{numbers[name]}_{part}" for name in outers}) for part in OUTER_PARTS}
     return ModuleNames(
         dims=dim_names,
         functions=functions,
@@ -79,6 +96,7 @@ def module_names(graph: TaskGraph, dims: Iterable[str], taken: Iterable[str]) ->
             name: TileNames(cols=cols[name], columns=columns[name], depth=depth[name], step=step[name])
             for name in gemms
         },
+        outers={name: OuterNames(**{part.lower(): parts[part][name] for part in OUTER_PARTS}) for name in outers},
         signals=take({signal.name: f"SIGNAL_{signal.name.upper()}" for signal in graph.signals}),
         lags=take({name: f"{name[:LONGEST_LAG]}_lag" for name in families}),
         firsts=take({name: f"{name[:LONGEST_LAG]}_from" for name in families}),
@@ -112,6 +130,7 @@ def value_names(body: GemmBody | MapBody, taken: Collection[str]) -> dict[str, s
     used = {*words_of("gemm" if isinstance(body, GemmBody) else "map"), *taken}
     accumulators = [acc.value for acc in body.accumulators] if isinstance(body, GemmBody) else [body.value]
     read = [*accumulators, *(row_value.value for row_value in body.row_values)]
+    read += [load.value for load in body.loads] if isinstance(body, GemmBody) else []
     made = [*read, *(result for op in body.epilogue for result in op.results)]
     names: dict[str, str] = {}
     for value in sorted(made, key=is_named, reverse=True):

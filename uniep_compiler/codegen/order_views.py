@@ -10,13 +10,14 @@ from uniep_compiler.codegen.family_views import printable
 from uniep_compiler.codegen.places import Places, starts
 from uniep_compiler.codegen.prelude import words
 from uniep_compiler.codegen.view import LaunchView, StageView
-from uniep_compiler.ir.index import Expr, Int, Sym, minimum, substitute
+from uniep_compiler.ir.index import Binary, BinaryOp, Expr, Int, Sym, minimum, substitute
 from uniep_compiler.ir.schedule import Interleave, Launch, Member, Segment, Slice, Stage, families_of
+from uniep_compiler.ir.tasks import OuterBody
 from uniep_compiler.passes.linearise import num_tasks
 
 
-def launch_view(launch: Launch, number: int, places: Places) -> LaunchView:
-    """The view of launch `number` of a schedule."""
+def launch_view(launch: Launch, number: int, places: Places, direction: str) -> LaunchView:
+    """The view of launch `number` of a schedule; its kernel is called after the pass's direction."""
     schedule = places.schedule
     count = len(schedule.launches)
     families = tuple(dict.fromkeys(name for segment in launch.segments for name in families_of(segment)))
@@ -24,7 +25,7 @@ def launch_view(launch: Launch, number: int, places: Places) -> LaunchView:
     whose = "Family" if places.local else "Rank and family"
     order = "" if places.local else " (stage, rank, index)"
     return LaunchView(
-        name="forward" if count == 1 else f"forward_{number}",
+        name=direction if count == 1 else f"{direction}_{number}",
         number=number,
         suffix="" if count == 1 else f"_{number}",
         doc="The persistent kernel: takes tasks in order, until there are none left."
@@ -54,6 +55,10 @@ def _named_count(count: Expr, family: str, places: Places) -> Expr:
     coord = places.schedule.graph.family(family).domain[0].coord
     if coord == "tile":
         return places.tasks_by_name(family, count)
+    if coord == "expert":
+        body, outer = places.schedule.graph.family(family).body, places.names.outers[family]
+        experts = places.schedule.graph.experts
+        return Binary(BinaryOp.MUL, Int(experts), Sym(outer.places)) if isinstance(body, OuterBody) else count
     settings = places.settings
     named: dict[str, Mapping[Expr, Expr]] = {
         "lane": {Int(settings.lanes): Sym("LANES")},

@@ -11,7 +11,18 @@ from uniep_compiler.codegen.sizes import Sizes, dim_expr
 from uniep_compiler.codegen.triton_text import ATOM, expr_text
 from uniep_compiler.ir.index import Binary, BinaryOp, Expr, Int, Sym, cdiv, substitute, walk
 from uniep_compiler.ir.schedule import Interleave, Launch, Schedule
-from uniep_compiler.ir.tasks import Buffer, BufferKind, CopyBody, Family, GemmBody, MapBody, ReduceBody, TaskGraph
+from uniep_compiler.ir.tasks import (
+    Buffer,
+    BufferKind,
+    CopyBody,
+    Family,
+    GemmBody,
+    MapBody,
+    OuterBody,
+    ReduceBody,
+    RoutesBody,
+    TaskGraph,
+)
 from uniep_compiler.ir.types import Dim
 from uniep_compiler.passes.accesses import EXPERT, FIRST_ROW, NUM_ROWS, ROUTE_AT, SOURCE
 from uniep_compiler.passes.names import ROW_ROUTE, fresh
@@ -43,7 +54,7 @@ def piece_names(graph: TaskGraph, taken: Collection[str]) -> dict[tuple[str, int
     """A constant for each number of columns that copies and reduces of a graph handle at a time."""
     names: dict[tuple[str, int], str] = {}
     for family in graph.families:
-        if isinstance(family.body, GemmBody):
+        if isinstance(family.body, GemmBody | OuterBody | RoutesBody):
             continue
         kind = {ReduceBody: REDUCE, MapBody: MAP}.get(type(family.body), COPY)
         key = (kind, piece_cols(kind, family.body.cols))

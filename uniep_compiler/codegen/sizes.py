@@ -51,6 +51,9 @@ def find_sizes(ops: OpGraph, graph: TaskGraph) -> Sizes:
             case _:
                 pass
     for family in graph.families:  # in data-flow order: a copy's source is known before its target
+        if isinstance(family.body, GemmBody):
+            sums = (graph.buffer(store.buffer) for store in family.body.stores if store.summed)
+            cols.update((b.name, Dim(constant=b.cols.value)) for b in sums if isinstance(b.cols, Int))
         if isinstance(family.body, CopyBody):
             cols.setdefault(family.body.target, cols[family.body.source])
     routes = next(kind for kind in named.types.values() if isinstance(kind, RoutesType))

@@ -63,8 +63,12 @@ def expr_text(expr: Expr, lookups: Mapping[Expr, str], outer: int = 0) -> str:
             assert_never(expr)
 
 
-def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str], stored: Collection[str] = ()) -> list[str]:
+def epilogue_lines(
+    ops: tuple[Op, ...], names: Mapping[str, str], stored: Collection[str] = (), inside: str = ""
+) -> list[str]:
     """Assignments for an epilogue's ops, in order. Unnamed values that are only read once stand inside their reader.
+
+    `inside` says which columns count in a sum of a row; empty for all of them.
 
     A text that grows too long for that gets its line after all, so that every line stays short.
     """
@@ -77,10 +81,10 @@ def epilogue_lines(ops: tuple[Op, ...], names: Mapping[str, str], stored: Collec
 
     for op in ops:
         result = op.results[0]
-        text = _op_text(op, [inline.get(name, names[name]) for name in op.operands])
+        text = _op_text(op, [inline.get(name, names[name]) for name in op.operands], inside)
         while len(text) > LONGEST_EXPRESSION and (long := _longest(op, inline)):
             write(long, inline.pop(long))
-            text = _op_text(op, [inline.get(name, names[name]) for name in op.operands])
+            text = _op_text(op, [inline.get(name, names[name]) for name in op.operands], inside)
         if op.kind == "split":
             lines.append(f"{', '.join(names[half] for half in op.results)} = {text}")
         elif op.kind == "const" or (not is_named(result) and reads[result] == 1 and result not in stored):
@@ -100,12 +104,20 @@ def _is_number(text: str) -> bool:
     return text.lstrip("-")[0].isdigit()
 
 
-_FUNCTIONS = frozenset({"silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square"})
+_FUNCTIONS = frozenset(
+    {"silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square", "gelu_slope", "gelu_tanh_slope", "step"}
+)
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
-def _op_text(op: Op, operands: list[str]) -> str:
+def _op_text(op: Op, operands: list[str], inside: str) -> str:
     match op.kind:
+        case "row_sum":
+            return f"sum_of({f'tl.where({inside}, {operands[0]}, 0.0)' if inside else operands[0]}, 1)"
+        case "join":
+            return f"in_turn({operands[0]}, {operands[1]})"
+        case "within":
+            return _within_text(op, operands[0])
         case "const":
             return repr(float(str(op.attr("value"))))
         case "add" | "sub" | "mul":
@@ -124,6 +136,13 @@ def _op_text(op: Op, operands: list[str]) -> str:
             return f"{kind}({operands[0]})"
         case _:
             raise KeyError(f"no Triton text for op {op.kind}")
+
+
+def _within_text(op: Op, operand: str) -> str:
+    low, high = op.optional("min"), op.optional("max")
+    tests = [f"is_at_least({operand}, {float(str(low))!r})"] if low is not None else []
+    tests += [f"is_at_most({operand}, {float(str(high))!r})"] if high is not None else []
+    return " * ".join(tests)
 
 
 def _clamp_text(op: Op, operand: str) -> str:

@@ -70,8 +70,19 @@ class RowValueView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadView:
+    """Rows of numbers that an epilogue reads."""
+
+    name: str
+    pointer: str
+    stride: str
+    cols_text: str
+    mask: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreView:
-    """A value that an epilogue stores."""
+    """A value that an epilogue stores; one that is `summed` is a number per row."""
 
     value: str
     pointer: str
@@ -79,6 +90,7 @@ class StoreView:
     cols_text: str
     dtype: str
     mask: str
+    summed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +142,15 @@ class LaunchView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TmaView:
-    """A tensor descriptor that the host makes: of which buffer, and its block in rows and columns."""
+    """A tensor descriptor that the host makes: of which buffer, and its block in rows and columns.
+
+    A `ragged` one reads some of the buffer's rows as if there were zeros after them.
+    """
 
     name: str
     buffer: str
     block: tuple[int, int]
+    ragged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

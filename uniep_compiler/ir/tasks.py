@@ -186,8 +186,8 @@ class Accumulator:
 class Store:
     """The value that an epilogue leaves in a buffer, at column offset `first`.
 
-    A value that is made of pairs of columns has half of them: then `halved` is set; one of which a pair is made for each
-    column is `doubled`. One that is `summed` has a number for each row: the columns of a buffer with one are the tasks
+    A value that is made of pairs of columns has half of them: then `halved` is set; one that has a pair for each column
+    is `doubled`. One that is `summed` has a number for each row: the columns of a buffer with one are the tasks
     side by side, so that each leaves its part of the sum.
     """
 
@@ -302,7 +302,7 @@ class OuterBody:
     """One tile of the sum of outer products over an expert's rows, in their order: `left.T @ right`, rounded once.
 
     The expert's part of `target` has `num_rows` rows (columns of `left`) and `num_cols` columns (those of `right`). The
-    tile has `tile.rows` of those rows and `tile.cols` columns, and adds `tile.depth` rows at a time, zeros after the last.
+    tile has `tile.rows` of those rows and `tile.cols` columns, and adds `tile.depth` rows at a time, zeros after them.
     Tasks of an expert are numbered along the columns first. An expert without rows gets zeros.
     """
 

@@ -121,7 +121,10 @@ def forward_signature(compiled: Compiled) -> dict[str, str]:
     """The Triton type of every argument of the forward kernels."""
     view, graph = compiled.forward.view, compiled.schedule.graph
     elements = {buffer.name: TRITON_TYPES[buffer.dtype] for buffer in graph.buffers}
-    blocks = {d.name: f"tensordesc<{elements[d.buffer]}[{d.block[0]},{d.block[1]}]>" for d in view.descriptors}
+    blocks = {
+        d.name: f"tensordesc<{elements[d.buffer]}[{'1,1,' if d.ragged else ''}{d.block[0]},{d.block[1]}]>"
+        for d in view.descriptors
+    }
     pointers = {f"{name}_ptr": f"*{element}" for name, element in elements.items()}
     return {name: blocks.get(name) or pointers.get(name) or _type_of(name) for name in view.arguments}
 

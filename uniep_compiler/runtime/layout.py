@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from uniep_compiler.codegen.constants import RAGGED_ROWS
 from uniep_compiler.compiler import Compiled
 from uniep_compiler.ir.index import Expr, Sym, evaluate
 from uniep_compiler.ir.ops import OpGraph
@@ -24,6 +25,9 @@ from uniep_compiler.runtime.routes import is_counts
 from uniep_compiler.runtime.workspace import ALIGNMENT_BYTES
 
 TOKENS = Sym("tokens")
+
+LONGEST = 0x7FFF0000
+"""What a ragged descriptor's outer dims have: any index is inside."""
 
 ARENA = "arena"
 PLAN = "plan"
@@ -63,9 +67,18 @@ class Matrix:
     cols: int
     stride: int
     block: tuple[int, int]
+    ragged: bool
 
     def descriptor(self, base: object) -> TensorDescriptor:
-        """The descriptor of the matrix at `base`: a tensor, or what Triton takes for one."""
+        """The descriptor of the matrix at `base`: a tensor, or what Triton takes for one.
+
+        A ragged one has two dims more, both as long as can be, which cancel where all rows that are read exist: their
+        steps are -1 and 1 rows, in 64 bits that wrap (see `load_ragged` in the generated module).
+        """
+        if self.ragged:
+            shape = [LONGEST, LONGEST, RAGGED_ROWS, self.cols]
+            strides = [2**34 - self.stride, self.stride, self.stride, 1]
+            return TensorDescriptor(base, shape, strides, [1, 1, *self.block])
         return TensorDescriptor(base, [self.rows, self.cols], [self.stride, 1], list(self.block))
 
 
@@ -165,6 +178,7 @@ def make_layout(
                 cols=shapes[view.buffer][-1],
                 stride=strides[view.buffer],
                 block=view.block,
+                ragged=view.ragged,
             )
             for view in compiled.forward.view.descriptors
         },
