@@ -7,6 +7,7 @@ order (local expert, source rank, route).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,6 +105,8 @@ class Routing:
             "tile_expert": lambda rank, tile: self.tiles[rank][tile].expert,
             "tile_row": lambda rank, tile: self.tiles[rank][tile].row,
             "tile_rows": lambda rank, tile: self.tiles[rank][tile].rows,
+            "expert_row": lambda rank, expert: self._stretch(rank, expert)[0],
+            "expert_rows": lambda rank, expert: self._stretch(rank, expert)[1],
             "source": lambda rank, row: self.rows[rank][row].source,
             "route_at": lambda rank, row: self.rows[rank][row].route,
         }
@@ -179,6 +182,24 @@ class Routing:
                 count = len(members[start : start + self.tile_rows])
                 tiles.append(PlannedTile(expert=expert, row=members[start], rows=count))
         return tiles
+
+    def _stretch(self, rank: int, expert: int) -> tuple[int, int]:
+        """First row and number of rows of an expert. IndexError if another rank has it."""
+        if not 0 <= expert - self.first_expert[rank] < self.placement[rank]:
+            raise IndexError(f"expert {expert} of rank {rank}")
+        return self._stretches[expert]
+
+    @cached_property
+    def _stretches(self) -> dict[int, tuple[int, int]]:
+        """First row and number of rows of each expert, on the rank that has it."""
+        stretches: dict[int, tuple[int, int]] = {}
+        for rank, rows in enumerate(self.rows):
+            sizes = Counter(row.expert for row in rows)
+            first = 0
+            for expert in range(self.first_expert[rank], self.first_expert[rank] + self.placement[rank]):
+                stretches[expert] = first, sizes[expert]
+                first += sizes[expert]
+        return stretches
 
     @cached_property
     def row_of(self) -> tuple[tuple[int, ...], ...]:

@@ -38,9 +38,21 @@ def insert_relays(graph: TaskGraph, settings: Settings) -> TaskGraph:
         if settings.relay is not Relay.OFF or (settings.local and not by_tile):
             # A map copies anyway, so it collects its rows itself; a GEMM does if the schedule says so.
             only_maps = all(isinstance(reader.body, MapBody) for reader in readers)
-            gathers = by_tile and (only_maps or settings.relay is Relay.GATHER)
+            finds_rows = all(_reads_as_its_rows(reader, send.body.target) for reader in readers)
+            gathers = finds_rows and (only_maps or settings.relay is Relay.GATHER)
             graph = _insert_relay(graph, send, settings, gathers)
     return graph
+
+
+def _reads_as_its_rows(family: Family, rows: str) -> bool:
+    """Whether a family reads the rows only as those that its body computes from, which it can collect itself."""
+    match family.body:
+        case GemmBody(rows=read, loads=loads):
+            return read == rows and rows not in {load.buffer for load in loads}
+        case MapBody(source=read):
+            return read == rows
+        case _:
+            return False
 
 
 def _insert_relay(graph: TaskGraph, send: Family, settings: Settings, gathers: bool) -> TaskGraph:

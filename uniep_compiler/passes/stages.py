@@ -143,7 +143,8 @@ def members_of_stages(graph: OpGraph, stage: Mapping[str, str]) -> dict[str, Mem
 
     for name, first in stage.items():
         if _is_gemm(graph, first):
-            made.setdefault(first, set()).update((name, *chain(ops[name].operands)))
+            read = () if ops[name].kind == "group_gemm" else ops[name].operands  # a GEMM's own rows are in memory
+            made.setdefault(first, set()).update((name, *chain(read)))
     hosts = {stage[name]: first for first, names in made.items() for name in names if stage[name] != first}
     for name, root in stage.items():
         readers = [op for op in graph.ops if name in op.operands and op.kind not in IN_STAGES]

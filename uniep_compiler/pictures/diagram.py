@@ -18,7 +18,9 @@ from uniep_compiler.ir.tasks import (
     Family,
     GemmBody,
     MapBody,
+    OuterBody,
     ReduceBody,
+    RoutesBody,
     Signal,
     TaskGraph,
     Wait,
@@ -221,7 +223,9 @@ def body_text(family: Family) -> str:
             return f"tile {tile.rows}×{tile.cols}×{tile.depth}{', gathers rows' if gather else ''}"
         case CopyBody(cols=cols, chunk=chunk) | MapBody(cols=cols, chunk=chunk):
             return f"rows of {cols}, {chunk} at a time"
-        case ReduceBody(topk=topk, block=block):
+        case OuterBody(tile=tile):
+            return f"tile {tile.rows}×{tile.cols}, {tile.depth} rows at a time"
+        case ReduceBody(topk=topk, block=block) | RoutesBody(topk=topk, block=block):
             return f"{topk} routes of each of {block} tokens"
         case ZeroBody(cols=cols, chunk=chunk):
             return f"zeros, rows of {cols}, {chunk} at a time"

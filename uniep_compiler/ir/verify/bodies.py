@@ -21,10 +21,13 @@ from uniep_compiler.ir.tasks import (
     Family,
     GemmBody,
     MapBody,
+    OuterBody,
     Proxy,
     Range,
     ReduceBody,
     Role,
+    RoutesBody,
+    RowLoad,
     RowValue,
     Store,
     TaskGraph,
@@ -35,8 +38,16 @@ from uniep_compiler.ir.verify.model import Model
 from uniep_compiler.ir.verify.report import about
 
 _LAYOUTS = ("nk", "kn")
-_RULES_OF_EPILOGUES = (op_rules.elementwise, op_rules.clamp, op_rules.round_, op_rules.const, op_rules.split)
-"""The type rules of the ops that an epilogue can hold: each makes a row of one row."""
+_RULES_OF_EPILOGUES = (
+    op_rules.elementwise,
+    op_rules.clamp,
+    op_rules.round_,
+    op_rules.const,
+    op_rules.split,
+    op_rules.join,
+    op_rules.row_sum,
+)
+"""The type rules of the ops that an epilogue can hold: each makes rows, or a number per row, of as many rows."""
 _TILE = Coord("tile")
 _FIRST_ROW = Lookup("tile_row", (_TILE,))
 _NUM_ROWS = Lookup("tile_rows", (_TILE,))
@@ -102,6 +113,10 @@ def touched_by(family: Family, graph: TaskGraph) -> Touched:
             return _touched_by_gemm(family, body, graph)
         case ReduceBody() as body:
             return _touched_by_reduce(body)
+        case OuterBody() as body:
+            return _touched_by_outer(body)
+        case RoutesBody() as body:
+            return _touched_by_routes(body)
         case ZeroBody() as body:
             first = Sym("num_rows") + Coord("piece") * body.chunk
             count = minimum(Int(body.chunk), Sym("rows_bound") - first)
@@ -226,31 +241,74 @@ def _touched_by_gemm(family: Family, body: GemmBody, graph: TaskGraph) -> Touche
             )
         if acc.bias is not None:
             reads.append(Access(buffer=acc.bias, row=_EXPERT, num_rows=Int(1), col=start, num_cols=num_cols))
+    reads += (_columns(load.buffer, load.first, _share(load), width, body.num_cols) for load in body.loads)
     return Touched(reads=tuple(reads), writes=tuple(_stored(store, width, body.num_cols) for store in body.stores))
 
 
+def _share(part: Store | RowLoad) -> int:
+    """Columns of a part that is stored or loaded, for two of an accumulator; 0 for a number per row."""
+    if isinstance(part, Store) and part.summed:
+        return 0
+    if isinstance(part, Store) and part.halved:
+        return 1
+    return 4 if part.doubled else 2
+
+
 def _stored(store: Store, width: int, num_cols: int) -> Access:
-    """The columns of a value that a tile stores, or half as many."""
-    share = 2 if store.halved else 1
-    first = Coord("column") * (width // share)
-    count = minimum(Int(width // share), Int(num_cols // share) - first)
-    return Access(buffer=store.buffer, row=_FIRST_ROW, num_rows=_NUM_ROWS, col=store.first + first, num_cols=count)
+    """The columns of a value that a tile stores; of a sum, those are the tasks."""
+    if store.summed:
+        return replace(_tile(store.buffer, 1), col=Coord("column"))
+    return _columns(store.buffer, store.first, _share(store), width, num_cols)
+
+
+def _columns(buffer: str, start: int, share: int, width: int, num_cols: int) -> Access:
+    first = Coord("column") * (width * share // 2)
+    count = minimum(Int(width * share // 2), Int(num_cols * share // 2) - first)
+    return Access(buffer=buffer, row=_FIRST_ROW, num_rows=_NUM_ROWS, col=start + first, num_cols=count)
 
 
 def _touched_by_reduce(body: ReduceBody) -> Touched:
+    reads, target = _through_routes(body)
+    if body.weights is not None:
+        weights = replace(target, buffer=body.weights, num_cols=Int(body.topk))
+        return Touched(reads=(reads, weights), writes=(target,))
+    return Touched(reads=(reads,), writes=(target,))
+
+
+def _touched_by_routes(body: RoutesBody) -> Touched:
+    reads, target = _through_routes(body)
+    return Touched(reads=(reads,), writes=(replace(target, num_cols=Int(body.topk)),))
+
+
+def _through_routes(body: ReduceBody | RoutesBody) -> tuple[Access, Access]:
+    """The rows of the routes of a block of tokens, and as many columns of the target's rows of these tokens."""
     first = Coord("block") * body.block
     num_tokens = minimum(Int(body.block), Sym("tokens") - first)
     route = (first + Coord("i")) * body.topk + Coord("k")
     row = route if body.by_route else Lookup("row_of", (route,))
     over = (Range(coord="i", extent=num_tokens), Range(coord="k", extent=Int(body.topk)))
     valid = less(Int(-1), Lookup("dest", (route,)))
-    reads = [
+    return (
         Access(buffer=body.rows, row=row, num_rows=Int(1), num_cols=Int(body.cols), over=over, when=valid),
-    ]
-    if body.weights is not None:
-        reads.append(Access(buffer=body.weights, row=first, num_rows=num_tokens, num_cols=Int(body.topk)))
-    target = Access(buffer=body.target, row=first, num_rows=num_tokens, num_cols=Int(body.cols))
-    return Touched(reads=tuple(reads), writes=(target,))
+        Access(buffer=body.target, row=first, num_rows=num_tokens, num_cols=Int(body.cols)),
+    )
+
+
+def _touched_by_outer(body: OuterBody) -> Touched:
+    across = -(-body.num_cols // body.tile.cols)
+    expert, place = Coord("expert"), Coord("place")
+    first_row, first_col = place // across * body.tile.rows, place % across * body.tile.cols
+    height = minimum(Int(body.tile.rows), Int(body.num_rows) - first_row)
+    width = minimum(Int(body.tile.cols), Int(body.num_cols) - first_col)
+    row, count = Lookup("expert_row", (expert,)), Lookup("expert_rows", (expert,))
+    target_row = expert * body.num_rows + first_row
+    return Touched(
+        reads=(
+            Access(buffer=body.left, row=row, num_rows=count, col=first_row, num_cols=height),
+            Access(buffer=body.right, row=row, num_rows=count, col=first_col, num_cols=width),
+        ),
+        writes=(Access(buffer=body.target, row=target_row, num_rows=height, col=first_col, num_cols=width),),
+    )
 
 
 # -- what bodies are made of ----------------------------------------------------------------------------------------
@@ -284,15 +342,26 @@ def _faults(family: Family, graph: TaskGraph, dtypes: Mapping[str, DType]) -> It
             for source, target in pairs:
                 yield from _different(dtypes, source, target)
         case MapBody() as body:
-            values = {body.value: dtypes.get(body.source, DType.F32)}
+            values = {body.value: _Value(dtype=dtypes.get(body.source, DType.F32), share=_WHOLE)}
             yield from _epilogue_faults(body, values, dtypes)
+            if any(store != Store(value=store.value, buffer=store.buffer) for store in body.stores):
+                yield "it stores parts of rows, and maps leave whole ones"
         case GemmBody() as body:
             yield from _gemm_faults(body, graph, dtypes)
         case ReduceBody() as body:
-            if body.topk != graph.topk or body.block != graph.block:
-                yield f"it sums {body.topk} routes of {body.block} tokens; the graph has {graph.topk} and {graph.block}"
+            yield from _route_faults(body, graph)
             if dtypes.get(body.target, body.dtype) is not body.dtype:
                 yield f"it rounds to {body.dtype}, and `{body.target}` holds {dtypes[body.target]}"
+        case OuterBody() as body:
+            yield from _different(dtypes, body.left, body.right)
+            yield from _experts_fault(graph, body.target)
+            if not dtypes.get(body.target, DType.F32).is_float:
+                yield f"it rounds to {dtypes[body.target]}, which is no type of floating point numbers"
+        case RoutesBody() as body:
+            yield from _route_faults(body, graph)
+            for name in (body.rows, body.target):
+                if dtypes.get(name, DType.F32) is not DType.F32:
+                    yield f"its sums are {DType.F32}, and `{name}` holds {dtypes[name]}"
         case ZeroBody():
             pass
         case _:
@@ -304,6 +373,16 @@ def _different(dtypes: Mapping[str, DType], one: str, other: str) -> Iterator[st
         yield f"`{one}` holds {dtypes[one]}, and `{other}` holds {dtypes[other]}"
 
 
+def _route_faults(body: ReduceBody | RoutesBody, graph: TaskGraph) -> Iterator[str]:
+    if body.topk != graph.topk or body.block != graph.block:
+        yield f"it sums {body.topk} routes of {body.block} tokens; the graph has {graph.topk} and {graph.block}"
+
+
+def _experts_fault(graph: TaskGraph, name: str) -> Iterator[str]:
+    if any(buffer.name == name and not buffer.experts for buffer in graph.buffers):
+        yield f"`{name}` has no part for each expert"
+
+
 def _gemm_faults(body: GemmBody, graph: TaskGraph, dtypes: Mapping[str, DType]) -> Iterator[str]:
     if body.layout not in _LAYOUTS:
         yield f"the layout of weights is {' or '.join(_LAYOUTS)}, and not {body.layout}"
@@ -311,29 +390,55 @@ def _gemm_faults(body: GemmBody, graph: TaskGraph, dtypes: Mapping[str, DType]) 
         yield f"its tile has {body.tile.rows} rows; M tiles of the graph have up to {graph.tile_rows}"
     if not body.accumulators or body.tile.cols % len(body.accumulators):
         yield f"{len(body.accumulators)} accumulators don't share {body.tile.cols} columns evenly"
-    experts = {buffer.name: buffer.experts for buffer in graph.buffers}
     for acc in body.accumulators:
         yield from _different(dtypes, body.rows, acc.weight)
-        if acc.weight in experts and not experts[acc.weight]:
-            yield f"`{acc.weight}` has no part for each expert"
-    yield from _epilogue_faults(body, dict.fromkeys((acc.value for acc in body.accumulators), DType.F32), dtypes)
+        yield from _experts_fault(graph, acc.weight)
+    values = {acc.value: _Value(dtype=DType.F32, share=_WHOLE) for acc in body.accumulators}
+    values |= {load.value: _Value(dtype=dtypes.get(load.buffer, DType.F32), share=_share(load)) for load in body.loads}
+    yield from _epilogue_faults(body, values, dtypes)
 
 
-def _epilogue_faults(body: GemmBody | MapBody, values: dict[str, DType], dtypes: Mapping[str, DType]) -> Iterator[str]:
+# -- epilogues ------------------------------------------------------------------------------------------------------
+
+_WHOLE = 2
+"""Columns of a value that is as wide as an accumulator, for two of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Value:
+    """A value in an epilogue: its dtype, and its columns for two of an accumulator; 0 for a number per row.
+
+    A constant is as wide as it has to be: its share is None.
+    """
+
+    dtype: DType
+    share: int | None
+
+
+def _epilogue_faults(body: GemmBody | MapBody, values: dict[str, _Value], dtypes: Mapping[str, DType]) -> Iterator[str]:
     """What is wrong with an epilogue over `values`: each op reads what is there, and stores hold what is rounded so."""
-    values |= {found.value: dtypes.get(found.buffer, DType.F32) for found in body.row_values}
+    values |= {found.value: _Value(dtype=dtypes.get(found.buffer, DType.F32), share=0) for found in body.row_values}
     for op in body.epilogue:
         yield from _op_faults(op, values)
-        values |= dict.fromkeys(op.results, _result_dtype(op, values))
+        values |= dict.fromkeys(op.results, _result(op, values))
     for store in body.stores:
         if store.value not in values:
             yield f"it stores `{store.value}`, which its epilogue does not make"
-        elif dtypes.get(store.buffer, values[store.value]) is not values[store.value]:
-            held, value = dtypes[store.buffer], values[store.value]
-            yield f"it stores `{store.value}`, which is {value}, to `{store.buffer}`, which holds {held}"
+            continue
+        value = values[store.value]
+        if dtypes.get(store.buffer, value.dtype) is not value.dtype:
+            held = dtypes[store.buffer]
+            yield f"it stores `{store.value}`, which is {value.dtype}, to `{store.buffer}`, which holds {held}"
+        if value.share not in (None, _share(store)):
+            yield f"it stores {_width(_share(store))} of `{store.value}`, which has {_width(value.share)}"
 
 
-def _op_faults(op: Op, values: Mapping[str, DType]) -> Iterator[str]:
+def _width(share: int | None) -> str:
+    """The words for a share of columns."""
+    return f"{share} columns for two of an accumulator" if share else "one number per row"
+
+
+def _op_faults(op: Op, values: Mapping[str, _Value]) -> Iterator[str]:
     made = ", ".join(f"`{name}`" for name in op.results)
     info = OPS.get(op.kind)
     if info is None or info.rule not in _RULES_OF_EPILOGUES:
@@ -348,11 +453,24 @@ def _op_faults(op: Op, values: Mapping[str, DType]) -> Iterator[str]:
     dtype = op.optional("dtype")
     if op.kind == "round" and not (isinstance(dtype, DType) and dtype.is_float):
         yield f"{made} is rounded to {dtype}, which is no type of floating point numbers"
+    if op.kind in ("split", "join") and op.optional("how") != "interleaved":
+        yield f"{made} is made of halves, which stand in two accumulators, and not in one"
+    shares = {share for name in op.operands if name in values and (share := values[name].share)}
+    if len(shares) > 1:
+        yield f"{made} is made of values with different numbers of columns"
+    if op.kind in ("split", "join", "row_sum") and not shares:
+        yield f"{made} is made by `{op.kind}` of what has no columns"
+    if op.kind == "split" and 1 in shares:
+        yield f"{made} is made by `{op.kind}` of what was split before"
 
 
-def _result_dtype(op: Op, values: Mapping[str, DType]) -> DType:
-    """Only rounding leaves f32; what only moves numbers leaves them as they are."""
-    if op.kind == "round":
-        dtype = op.optional("dtype")
-        return dtype if isinstance(dtype, DType) else DType.F32
-    return values.get(op.operands[0], DType.F32) if op.kind in OPS and OPS[op.kind].moves and op.operands else DType.F32
+def _result(op: Op, values: Mapping[str, _Value]) -> _Value:
+    """What an op makes. Only rounding leaves f32; what only moves numbers leaves them as they are."""
+    read = [values[name] for name in op.operands if name in values]
+    share = max((value.share for value in read if value.share is not None), default=None)
+    if share is not None:
+        share = {"split": share // 2, "join": share * 2, "row_sum": 0}.get(op.kind, share)
+    dtype = op.optional("dtype") if op.kind == "round" else None
+    if not isinstance(dtype, DType):
+        dtype = read[0].dtype if read and op.kind in OPS and OPS[op.kind].moves else DType.F32
+    return _Value(dtype=dtype, share=share)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from uniep_compiler.ir.index import Expr, Int, Sym, coordinates
+from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Sym, coordinates, substitute, walk
 from uniep_compiler.ir.instance import step_ranges
 from uniep_compiler.ir.tasks import Access, Family, Post, Range, Wait
 from uniep_compiler.ir.verify.context import Context, Frame, Record
@@ -155,7 +155,7 @@ class _Builder:
             case Access(rank=rank, row=row, num_rows=num_rows, col=col, num_cols=num_cols):
                 first = self._term(row)
                 point = first.plus(self._offset(num_rows))
-                self._add_row_of_tile(point)
+                self._add_row_of_stretch(point)
                 column = self._term(col).plus(self._offset(num_cols)) if with_column else ZERO
                 return self._owner(rank), point, column
 
@@ -170,12 +170,12 @@ class _Builder:
         self._between(offset, self._term(extent))
         return offset
 
-    def _add_row_of_tile(self, row: Linear) -> None:
-        """Name the route of a row that is counted from a tile's first row."""
+    def _add_row_of_stretch(self, row: Linear) -> None:
+        """Name the route of a row that is counted from the first row of a tile or of an expert."""
         row = self.context.normal(row)
         key = self.context.facts.kinds[Kind.ROUTE].keys[1]
         for record in self.context.records[self.first_record :]:
-            if record.kind is Kind.TILE:
+            if record.kind in (Kind.TILE, Kind.EXPERT):
                 first = self.context.normal(record.attributes["first"])
                 if all(row.terms.get(variable) == 1 for variable in first.terms) and first.terms:
                     given = {"dst": record.attributes["rank"], "row": row}
@@ -202,14 +202,16 @@ def witness(
     *,
     given: Mapping[str, Linear] | None = None,
     rank: Linear | None = None,
+    unknowns: Iterable[Linear] = (),
 ) -> tuple[Context, Element] | None:
     """An element of `family` at the target's place, with the context that knows it; None if none is found.
 
-    Its unknown coordinates are solved from the target, so nothing is assumed of them; then all that has to hold is
-    proven.
+    Its unknown coordinates, and further `unknowns` of given ones, are solved from the target, so nothing is assumed of
+    them; then all that has to hold is proven.
     """
     context = context.copy()
     element = build(context, family, touched, {} if given is None else given, rank, with_column=False)
+    element.unknowns += unknowns
     _Solver(context, element, target).solve()
     context.saturate()
     if not element.is_exact or not context.proves(*element.inequalities):
@@ -281,15 +283,15 @@ class _Solver:
         return self._define(self.element.row, self.target.row) or owner
 
     def _from_blocks(self) -> bool:
-        """A row `block * size + i` with both unknown: the block is the row divided by its size."""
+        """A row `block * size + i`, both unknown: the block is the row divided by its size. Blocks may be nested."""
         row = self.context.normal(self.element.row.minus(self.target.row))
         found = {variable: row.terms[variable] for variable in row.terms if variable in self.open}
-        sizes = [coefficient for coefficient in found.values() if coefficient > 1]
-        if len(found) != 2 or len(sizes) != 1:
+        block = max(found, key=lambda variable: found[variable], default=0)
+        size = found.get(block, 0)
+        if len(found) < 2 or size < 2 or [*found.values()].count(size) > 1:
             return False
-        block = next(variable for variable, coefficient in found.items() if coefficient == sizes[0])
         rest = Linear({v: -c for v, c in row.terms.items() if v not in found}, -row.const)
-        self.context.solve(block, self.context.normal(self.context.quotient(rest, sizes[0])))
+        self.context.solve(block, self.context.normal(self.context.quotient(rest, size)))
         self.open.discard(block)
         return True
 
@@ -303,3 +305,22 @@ class _Solver:
 def column_coords(access: Access) -> frozenset[str]:
     """Names of the coordinates that the columns of an access depend on."""
     return coordinates(access.col) | coordinates(access.num_cols)
+
+
+def column_divisor(access: Access, coord: str) -> int | None:
+    """What a coordinate is divided by, where the columns of an access depend on its remainder alone; else None."""
+    parts = [part for expr in (access.col, access.num_cols) for part in walk(expr)]
+    found = {
+        part.rhs.value
+        for part in parts
+        if isinstance(part, Binary)
+        and part.op is BinaryOp.MOD
+        and part.lhs == Coord(coord)
+        and isinstance(part.rhs, Int)
+    }
+    if len(found) != 1:
+        return None
+    (divisor,) = found
+    without = {Coord(coord) % divisor: Int(0)}
+    rest = (substitute(expr, without) for expr in (access.col, access.num_cols))
+    return None if any(coord in coordinates(expr) for expr in rest) else divisor

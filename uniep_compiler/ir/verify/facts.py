@@ -24,6 +24,7 @@ class Kind(StrEnum):
 
     RANK = "rank"
     TILE = "tile"
+    EXPERT = "expert"
     ROUTE = "route"
     SENDS = "sends"
     SEND = "send"
@@ -110,7 +111,7 @@ def _facts(at: str, statements: Mapping[str, tuple[Expr, ...]]) -> tuple[Fact, .
 
 def plan_facts(graph: TaskGraph) -> PlanFacts:
     """The facts, with the graph's constants filled in."""
-    kinds = (_ranks(graph), _tiles(graph), _routes(graph), _sends(), _send(graph), _blocks(graph))
+    kinds = (_ranks(graph), _tiles(graph), _experts(graph), _routes(graph), _sends(), _send(graph), _blocks(graph))
     tables = {
         entry.table: (kind.kind, key, attribute, tuple(i.name for i in entry.indices if isinstance(i, Coord)))
         for kind in kinds
@@ -174,6 +175,34 @@ def _tiles(graph: TaskGraph) -> RecordKind:
                     less(Coord("first") + Coord("rows"), Sym("num_rows") + 1),
                 ),
                 "a tile has an expert": between(0, Coord("expert"), graph.experts),
+            },
+        ),
+    )
+
+
+def _experts(graph: TaskGraph) -> RecordKind:
+    """Experts of one rank. Which of several ranks has an expert is not known here, so none of theirs exists."""
+    num_known = graph.experts if graph.ranks == 1 else 0
+    return RecordKind(
+        kind=Kind.EXPERT,
+        meaning="an expert, which may have no rows",
+        attributes=("rank", "expert", "first", "rows"),
+        keys=(
+            Key(
+                attributes=("rank", "expert"),
+                at="rank",
+                exists=(*between(0, Coord("rank"), graph.ranks), *between(0, Coord("expert"), num_known)),
+                entries={"first": _entry("expert_row", "expert"), "rows": _entry("expert_rows", "expert")},
+            ),
+        ),
+        facts=_facts(
+            "rank",
+            {
+                "an expert has rows, or none": (less(-1, Coord("rows")),),
+                "the rows of an expert are its rank's": (
+                    less(-1, Coord("first")),
+                    less(Coord("first") + Coord("rows"), Sym("num_rows") + 1),
+                ),
             },
         ),
     )

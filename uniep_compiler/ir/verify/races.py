@@ -10,10 +10,10 @@ from uniep_compiler.ir.index import Expr, Int, Sym
 from uniep_compiler.ir.tasks import Buffer, BufferKind, Proxy
 from uniep_compiler.ir.verify.columns import Columns, covered_columns, covers
 from uniep_compiler.ir.verify.context import Context, Frame
-from uniep_compiler.ir.verify.elements import Element, Target, column_coords, witness
+from uniep_compiler.ir.verify.elements import Element, Target, column_coords, column_divisor, witness
 from uniep_compiler.ir.verify.facts import Kind
 from uniep_compiler.ir.verify.happens import BOUNDARY, happens_before
-from uniep_compiler.ir.verify.linear import Linear
+from uniep_compiler.ir.verify.linear import ZERO, Linear
 from uniep_compiler.ir.verify.model import Model, Use
 from uniep_compiler.ir.verify.report import about
 
@@ -91,7 +91,7 @@ def same_place(model: Model, first: Use, second: Use) -> tuple[Context, Element,
     context = left.union(right)
     context.assume_equal(one.owner, other.owner)
     _assume_same_row(context, one.row, other.row)
-    context.assume_equal(one.column, other.column)
+    _assume_same(context, one.column, other.column)
     context.saturate()
     return context, one, other
 
@@ -102,7 +102,19 @@ def _assume_same_row(context: Context, one: Linear, other: Linear) -> None:
     if split is not None and again is not None and split[2] == again[2]:
         context.assume_equal(split[0], again[0])
         context.assume_equal(split[1], again[1])
-    context.assume_equal(one, other)
+    _assume_same(context, one, other)
+
+
+def _assume_same(context: Context, one: Linear, other: Linear) -> None:
+    """Both are equal; as digits of mixed radix they are so digit by digit: `100 a + 10 b + c` in a, in b and in c."""
+    rest = context.normal(one.minus(other))
+    context.assume_equal(rest, ZERO)
+    while (size := max(map(abs, rest.terms.values()), default=1)) > 1:
+        high = Linear({v: c // size for v, c in rest.terms.items() if c % size == 0})
+        rest = rest.minus(high.times(size))
+        if not context.proves(rest.shifted(size - 1), rest.times(-1).shifted(size - 1)):
+            return
+        context.assume_equal(high, ZERO)
 
 
 def _is_one_task(context: Context, one: Element, other: Element) -> bool:
@@ -151,16 +163,26 @@ def _row_is_written(context: Context, place: Target, writes: list[Use], wanted: 
 
 
 def _reaches(context: Context, place: Target, write: Use) -> bool:
-    """Whether for all values of the coordinates that choose columns, some element of the write has that row."""
+    """Whether for all values of the coordinates that choose columns, some element of the write has that row.
+
+    Of a coordinate whose remainder alone chooses columns, that may be any; the quotient is found, like other unknowns.
+    """
     context = context.copy()
-    given = {name: context.fresh() for name in column_coords(write.access)}
+    given: dict[str, Linear] = {}
+    unknowns: list[Linear] = []
     frame = Frame(rank=place.owner, coords={})
-    for item in (*write.family.domain, *write.access.over):
-        if item.coord in given:
-            value, extent = given[item.coord], context.term(item.extent, frame)
-            context.assume(value, extent.minus(value).shifted(-1))
+    for name in column_coords(write.access):
+        extent = next(r.extent for r in (*write.family.domain, *write.access.over) if r.coord == name)
+        value, divisor = context.fresh(), column_divisor(write.access, name)
+        context.assume(value, context.term(extent if divisor is None else Int(divisor), frame).minus(value).shifted(-1))
+        if divisor is not None:
+            unknowns.append(context.fresh())
+            value = value.plus(unknowns[-1].times(divisor))
+        given[name] = value
     targets = [replace(place, route=route) for route in (*context.routes(), None)]
-    return any(witness(context, write.family, write.access, target, given=given) for target in targets)
+    return any(
+        witness(context, write.family, write.access, target, given=given, unknowns=unknowns) for target in targets
+    )
 
 
 def check_results_are_written(model: Model) -> Iterator[Diagnostic]:
@@ -181,7 +203,7 @@ def check_results_are_written(model: Model) -> Iterator[Diagnostic]:
 def _stretches(buffer: Buffer) -> tuple[tuple[Expr, Expr], ...]:
     if buffer.rows == Sym("rows_bound"):
         return (Int(0), Sym("num_rows")), (Sym("num_rows"), Sym("rows_bound"))
-    return ((Int(0), buffer.rows),)
+    return ((Int(0), buffer.rows * max(1, buffer.experts)),)
 
 
 def _result_is_written(model: Model, buffer: Buffer, low: Expr, high: Expr) -> bool:
