@@ -21,11 +21,14 @@ from uniep_compiler.ir.tasks import (
     Family,
     GemmBody,
     MapBody,
+    OuterBody,
     Post,
     Proxy,
     Range,
     ReduceBody,
     Role,
+    RoutesBody,
+    RowLoad,
     RowValue,
     Scope,
 )
@@ -262,10 +265,12 @@ def body_elsewhere(body: Body, old: str, new: str) -> Body:
     changed: dict[str, object] = {
         item.name: new
         for item in fields(body)
-        if item.name in ("source", "rows", "weights", "target") and getattr(body, item.name) == old
+        if item.name in ("source", "rows", "weights", "target", "left", "right") and getattr(body, item.name) == old
     }
-    if isinstance(body, GemmBody | MapBody):
-        changed["stores"] = tuple(replace(s, buffer=new) if s.buffer == old else s for s in body.stores)
+    for name in ("stores", "loads"):
+        if hasattr(body, name):
+            items = getattr(body, name)
+            changed[name] = tuple(replace(item, buffer=new) if item.buffer == old else item for item in items)
     return replace(body, **changed)
 
 
@@ -537,7 +542,8 @@ def body_of_other_buffers(schedule: Schedule) -> Mutants:
                 moved = tuple(replace(a, weight=new) if a.weight == old else a for a in body.accumulators)
                 yield f"weight {old} to {new}", replace(body, accumulators=moved)
             yield "bias", replace(body, accumulators=tuple(replace(a, bias="b") for a in body.accumulators))
-            yield "rows", replace(body, row_values=(RowValue(value="s", buffer="weights", by_route=True),))
+            yield "rows", replace(body, row_values=(*body.row_values, RowValue(value="s", buffer=names[0])))
+            yield "load", replace(body, loads=(*body.loads, RowLoad(value="l", buffer=body.rows, first=1)))
         if isinstance(body, ReduceBody):
             yield "no weights", replace(body, weights=None)
         if isinstance(body, CopyBody):
@@ -550,7 +556,7 @@ def body_of_other_places(schedule: Schedule) -> Mutants:
     """The kernel reads or writes other rows or columns of a buffer than the accesses say."""
 
     def change(body: Body) -> Iterator[tuple[str, Body]]:
-        for name in ("cols", "depth", "num_cols", "topk", "block"):
+        for name in ("cols", "depth", "num_rows", "num_cols", "topk", "block"):
             if hasattr(body, name):
                 for step in (-1, 1):
                     yield f"{name} {step:+}", replace(body, **{name: getattr(body, name) + step})
@@ -558,12 +564,20 @@ def body_of_other_places(schedule: Schedule) -> Mutants:
             if hasattr(body, name):
                 yield name, replace(body, **{name: not getattr(body, name)})
         if isinstance(body, GemmBody):
-            for name in ("stores", "accumulators"):
+            for name in ("stores", "accumulators", "loads"):
                 moved = tuple(replace(item, first=item.first + 1) for item in getattr(body, name))
                 yield name, replace(body, **{name: moved})
             yield "tile", replace(body, tile=replace(body.tile, cols=body.tile.cols * 2))
             yield "layout", replace(body, layout="kn" if body.layout == "nk" else "nk")
-            yield "half", replace(body, stores=tuple(replace(store, halved=not store.halved) for store in body.stores))
+            for name in ("halved", "doubled", "summed"):
+                changed = tuple(replace(store, **{name: not getattr(store, name)}) for store in body.stores)
+                yield name, replace(body, stores=changed)
+            doubled = tuple(replace(load, doubled=not load.doubled) for load in body.loads)
+            yield "doubled loads", replace(body, loads=doubled)
+        if isinstance(body, OuterBody):
+            yield "rows of a tile", replace(body, tile=replace(body.tile, rows=body.tile.rows * 2))
+            yield "columns of a tile", replace(body, tile=replace(body.tile, cols=body.tile.cols // 2))
+            yield "sides", replace(body, left=body.right, right=body.left)
 
     yield from change_bodies(schedule, change)
     for family in schedule.graph.families:
@@ -611,6 +625,10 @@ def _moved(body: Body) -> tuple[str, ...]:
             return rows, *(acc.weight for acc in accumulators), *(store.buffer for store in stores)
         case ReduceBody(target=target):
             return (target,)
+        case OuterBody(left=left, right=right):
+            return left, right
+        case RoutesBody(rows=rows, target=target):
+            return rows, target
         case _:
             return ()
 

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.backward import NAMES as BACKWARD
+from tests.backward import backward
 from tests.mutations import MUTATIONS
 from tests.schedules import build
 from uniep_compiler.diagnostics import UniepError
@@ -22,9 +24,13 @@ from uniep_compiler.ir.tasks import (
     CopyBody,
     Family,
     GemmBody,
+    OuterBody,
     Post,
     Range,
     ReduceBody,
+    RoutesBody,
+    RowLoad,
+    RowValue,
     Signal,
     Store,
     TaskGraph,
@@ -72,6 +78,7 @@ ACCESSES = st.builds(
     over=RANGES,
     when=st.none() | EXPR,
 )
+TILES = st.builds(Tile, rows=SIZES, cols=SIZES, depth=SIZES)
 BODIES = st.one_of(
     st.builds(CopyBody, source=NAMES, target=NAMES, cols=SIZES, chunk=SIZES),
     st.builds(
@@ -82,8 +89,20 @@ BODIES = st.one_of(
         layout=NAMES,
         accumulators=many(st.builds(Accumulator, value=NAMES, weight=NAMES, first=NUMBERS, bias=st.none() | NAMES)),
         epilogue=many(OPS),
-        stores=many(st.builds(Store, value=NAMES, buffer=NAMES, first=NUMBERS)),
-        tile=st.builds(Tile, rows=SIZES, cols=SIZES, depth=SIZES),
+        stores=many(
+            st.builds(
+                Store,
+                value=NAMES,
+                buffer=NAMES,
+                first=NUMBERS,
+                halved=st.booleans(),
+                doubled=st.booleans(),
+                summed=st.booleans(),
+            )
+        ),
+        tile=TILES,
+        row_values=many(st.builds(RowValue, value=NAMES, buffer=NAMES, by_route=st.booleans())),
+        loads=many(st.builds(RowLoad, value=NAMES, buffer=NAMES, first=NUMBERS, doubled=st.booleans())),
     ),
     st.builds(
         ReduceBody,
@@ -95,6 +114,8 @@ BODIES = st.one_of(
         block=SIZES,
         by_route=st.booleans(),
     ),
+    st.builds(OuterBody, left=NAMES, right=NAMES, target=NAMES, num_rows=SIZES, num_cols=SIZES, tile=TILES),
+    st.builds(RoutesBody, rows=NAMES, target=NAMES, cols=SIZES, topk=SIZES, block=SIZES, by_route=st.booleans()),
     st.builds(ZeroBody, target=NAMES, cols=SIZES, chunk=SIZES),
 )
 SPANS = st.builds(Span, line=NUMBERS, column=NUMBERS, end_line=NUMBERS, end_column=NUMBERS)
@@ -160,6 +181,12 @@ def test_what_the_compiler_makes_parses_back(ranks):
         schedule = build(ranks, relay=relay, fuse=fuse, results=("out", "y"))
         assert read_schedule(str(schedule)) == schedule
         assert read_tasks(str(schedule.graph)) == schedule.graph
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_backward_passes_parse_back(name):
+    schedule = backward(name)
+    assert read_schedule(str(schedule)) == schedule
 
 
 def test_schedules_that_differ_print_differently():

@@ -30,9 +30,13 @@ def stage_tile(stage: Stage, shapes: Mapping[str, Shape], target: Target, dtype:
     if chosen:
         rows, cols, depth = chosen[-1]
         return Tile(rows=rows, cols=cols, depth=depth)
-    return choose_tile(
-        target, dtype, num_cols=stage.num_cols, depth=stage.depth, num_accumulators=len(stage.accumulators)
+    # What an epilogue reads takes registers beside the sums: the tile is half as wide.
+    accumulators = len(stage.accumulators)
+    share = 2 if stage.loads and accumulators == 1 else 1
+    tile = choose_tile(
+        target, dtype, num_cols=stage.num_cols, depth=stage.depth, num_accumulators=accumulators * share
     )
+    return replace(tile, cols=tile.cols // share)
 
 
 def outer_tile(target: Target, dtype: DType, num_rows: int, num_cols: int) -> Tile:

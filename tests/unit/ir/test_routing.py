@@ -31,6 +31,27 @@ def test_tiles_never_span_two_experts():
     assert tiles == [[(0, 0, 2), (0, 2, 1), (1, 3, 2), (1, 5, 1)], [(2, 0, 2), (3, 2, 1)]]
 
 
+def test_rows_of_experts():
+    routing = small()
+    stretches = [
+        [tuple(routing.lookup(table, (expert,), rank) for table in ("expert_row", "expert_rows")) for expert in experts]
+        for rank, experts in enumerate(((0, 1), (2, 3)))
+    ]
+    assert stretches == [[(0, 3), (3, 3)], [(0, 2), (2, 1)]]
+
+
+def test_an_expert_without_rows_starts_where_the_next_one_does():
+    routing = small(ids=(((0, 3),),), placement=(4,))
+    assert [routing.lookup("expert_row", (expert,), 0) for expert in range(4)] == [0, 1, 1, 1]
+    assert [routing.lookup("expert_rows", (expert,), 0) for expert in range(4)] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("rank", "expert"), [(0, 2), (1, 1), (1, 4)])
+def test_only_the_rank_that_has_an_expert_knows_its_rows(rank, expert):
+    with pytest.raises(IndexError, match=f"expert {expert} of rank {rank}"):
+        small().lookup("expert_rows", (expert,), rank)
+
+
 def test_tables_of_routes():
     routing = small()
     assert routing.dest[0] == (1, 0, 0, 0, -1, 1)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.backward import NAMES as BACKWARD
+from tests.backward import backward
 from tests.mutations import MUTATIONS
 from tests.schedules import build, random_routing
 from uniep_compiler.ir.schedule import Schedule
@@ -110,6 +112,15 @@ def test_nothing_is_wrong_with_what_the_compiler_makes(ranks, relay, fuse):
     for seed in range(4):
         program = load(schedule, random_routing(schedule, seed))
         report = run(program, workers=1 + seed, seed=seed, merged=seed % 2 == 1, split=seed > 1, ids_ahead=seed % 3)
+        assert not report.findings, report
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90"])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_nothing_is_wrong_with_backward_passes(name, target):
+    schedule = backward(name, target=target, relay="gather" if target == "cpu" else "copy")
+    for seed in range(4):
+        report = run(load(schedule, random_routing(schedule, seed)), workers=1 + seed, seed=seed, split=seed > 1)
         assert not report.findings, report
 
 

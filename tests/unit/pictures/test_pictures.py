@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.backward import backward
 from tests.schedules import build, random_routing
 from uniep_compiler.frontend.bind import bind_dims, dims_to_bind
 from uniep_compiler.frontend.lower import lower
@@ -84,6 +85,8 @@ SCHEDULES = {
     "rows are a result": lambda: compiled((EXAMPLES / "dispatch_gemm.uniep").read_text()),
     "rows are a parameter": lambda: compiled((EXAMPLES / "gemm_combine.uniep").read_text()),
     "many families": many_families,
+    "backward": lambda: backward("qwen3_moe"),
+    "serial backward": lambda: backward("megatron", fuse="none"),
 }
 
 

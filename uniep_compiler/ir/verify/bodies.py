@@ -341,6 +341,8 @@ def _faults(family: Family, graph: TaskGraph, dtypes: Mapping[str, DType]) -> It
             pairs = ((body.source, body.target), *((found.source, found.target) for found in body.companions))
             for source, target in pairs:
                 yield from _different(dtypes, source, target)
+            if body.companions and not is_send:
+                yield "only lanes take numbers along beside rows"
         case MapBody() as body:
             values = {body.value: _Value(dtype=dtypes.get(body.source, DType.F32), share=_WHOLE)}
             yield from _epilogue_faults(body, values, dtypes)

@@ -16,7 +16,8 @@ SEEDS = range(12)
 SENDS = (Send.RANK, Send.ROUTE)
 
 
-def setting(send, seed, ranks=3):
+def setting(send, seed, kind=Kind.ROUTE):
+    ranks = 1 if kind is Kind.EXPERT else 3  # of several ranks, no expert is known to proofs
     graph = build(ranks, relay=Relay.OFF if send is Send.ROUTE else Relay.COPY).graph
     routing = random_routing(build(ranks), seed)
     order = Order.FIFO if seed % 2 else Order.PRIORITY
@@ -29,6 +30,7 @@ def records(kind, facts, routing):
     candidates = {
         Kind.RANK: lambda: [{"rank": rank} for rank in ranks],
         Kind.TILE: lambda: [{"rank": rank, "tile": tile} for rank in ranks for tile in range(len(routing.tiles[rank]))],
+        Kind.EXPERT: lambda: [{"rank": 0, "expert": expert} for expert in range(routing.experts)],
         Kind.ROUTE: lambda: [
             {"src": rank, "route": route, "position": position(routing, rank, route)}
             for rank in ranks
@@ -63,7 +65,7 @@ def position(routing, rank, route):
 def test_every_fact_holds(kind, send):
     seen = 0
     for seed in SEEDS:
-        facts, routing = setting(send, seed)
+        facts, routing = setting(send, seed, kind)
         for record in records(kind, facts, routing):
             seen += 1
             for fact in facts.kinds[kind].facts:
@@ -75,7 +77,7 @@ def test_every_fact_holds(kind, send):
 @pytest.mark.parametrize("kind", Kind)
 def test_every_key_names_one_record_and_its_tables_agree(kind, send):
     for seed in SEEDS:
-        facts, routing = setting(send, seed)
+        facts, routing = setting(send, seed, kind)
         found = list(records(kind, facts, routing))
         for key in facts.kinds[kind].keys:
             names = Counter(tuple(record[name] for name in key.attributes) for record in found)
@@ -115,6 +117,13 @@ def test_tiles_are_disjoint(seed):
             if tile["rank"] == route["dst"] and tile["first"] <= route["row"] < tile["first"] + tile["rows"]
         ]
         assert holding == [route["tile"]]
+
+
+def test_an_expert_of_several_ranks_is_not_known_to_exist():
+    facts, routing = setting(Send.RANK, 0)
+    (key,) = facts.kinds[Kind.EXPERT].keys
+    for given in ({"rank": rank, "expert": expert} for rank in range(3) for expert in range(routing.experts)):
+        assert not all(evaluate(exists, routing, given["rank"], given) for exists in key.exists)
 
 
 @pytest.mark.parametrize("number", range(3))
