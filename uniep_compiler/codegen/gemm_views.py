@@ -28,6 +28,9 @@ from uniep_compiler.passes.settings import Settings
 TMA_BYTES = 16
 """Rows that the tensor memory accelerator reads start at multiples of this."""
 
+PIECE_COLS = 64
+"""Columns of the pieces in which an epilogue that loads rows works on a tile."""
+
 _REPEATED_ROWS = "first_row + minimum(rows, num_rows - 1)"
 """The rows of a tile; those past the last repeat it."""
 
@@ -73,6 +76,14 @@ def rows_read(family: Family, body: GemmBody) -> Access:
     return next(access for access in family.reads if access.buffer == body.rows)
 
 
+def num_pieces(body: GemmBody) -> int:
+    """In how many pieces, side by side, the epilogue works on a tile.
+
+    What it loads, and what it makes of that, would not fit into registers beside the sums of a wide tile.
+    """
+    return max(1, min(4, acc_cols(body) // PIECE_COLS)) if body.loads else 1
+
+
 def acc_cols(body: GemmBody) -> int:
     """Columns of an accumulator's tile."""
     return body.tile.cols // len(body.accumulators)
@@ -83,6 +94,8 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
     tile, names = places.names.tiles[family.name], value_names(body, places.names.taken)
     by_tma = weights_by_tma(body, places.schedule.graph, places.settings)
     cols_tail = bool(body.num_cols % acc_cols(body))
+    pieces = num_pieces(body)
+    pieces_of_sums = {acc.value: f"{names[acc.value]}_piece" for acc in body.accumulators}
     num_cols = _num_cols(body, places)
     read = rows_read(family, body)
     return {
@@ -106,11 +119,19 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
         "accumulators": tuple(_accumulator(acc, family, body, places, names) for acc in body.accumulators),
         "row_value_lines": _origin_of_row_values(body, places),
         "row_values": tuple(row_value_view(found, places, names, _REPEATED_ROWS) for found in body.row_values),
+        "pieces": pieces,
+        "piece_cols": f"({tile.cols} // {pieces})" if pieces > 1 else tile.cols,
+        "piece_first": f"(column * {pieces} + piece) * ({tile.cols} // {pieces})"
+        if pieces > 1
+        else f"column * {tile.cols}",
+        "half_first": f"(column * {pieces} + piece) * ({tile.cols} // {2 * pieces})"
+        if pieces > 1
+        else f"column * ({tile.cols} // 2)",
         "loads": tuple(_load(load, body, places, names[load.value]) for load in body.loads),
         "epilogue": tuple(
             epilogue_lines(
                 body.epilogue,
-                names,
+                {**names, **pieces_of_sums} if pieces > 1 else names,
                 {store.value for store in body.stores},
                 f"(cols < {num_cols})[None, :]" if cols_tail else "",
             )
