@@ -20,7 +20,6 @@ from uniep_compiler.ir.tasks import (
     CopyBody,
     Family,
     GemmBody,
-    MapBody,
     OuterBody,
     Post,
     Proxy,

@@ -11,7 +11,7 @@ import pytest
 from tests.backward import NAMES, backward
 from tests.mutations import MUTATIONS, with_family
 from tests.schedules import random_routing
-from uniep_compiler.ir.index import Coord, Int, Lookup
+from uniep_compiler.ir.index import Coord, Int, Lookup, substitute
 from uniep_compiler.ir.ops import Op
 from uniep_compiler.ir.tasks import OuterBody, RoutesBody
 from uniep_compiler.ir.types import DType
@@ -68,7 +68,7 @@ def test_options_are_accepted(name, relay, fuse):
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_nothing_is_accepted_that_the_machine_can_make_fail(name):
     fuse = "pairs" if name.endswith("launches") else "layer"
-    for what, mutant in itertools.islice(MUTATIONS[name](backward("qwen3_moe", fuse=fuse)), 2):
+    for what, mutant in itertools.islice(MUTATIONS[name](backward("qwen3_moe", fuse=fuse)), 1):
         assert verify(mutant) or not machine_finds(mutant), what
 
 
@@ -81,7 +81,7 @@ def test_no_mutant_is_accepted_that_the_machine_can_make_fail(name, mutation):
 
 
 @pytest.mark.parametrize("mutation", [name for name in MUTATIONS if name.startswith("body_")])
-@pytest.mark.parametrize("name", ["qwen3_moe", "an interleaved split of what is returned"])
+@pytest.mark.parametrize("name", ["one GEMM", "an interleaved split of what is returned"])
 def test_what_kernels_are_printed_from_is_checked(name, mutation):
     for what, mutant in MUTATIONS[mutation](backward(name, ragged=True)):
         model = Model(mutant, shared_device=True)
@@ -92,7 +92,7 @@ class TestWeightGradients:
     """Families of `OuterBody`: sums over the rows of an expert."""
 
     schedule = backward("qwen3_moe", ragged=True)
-    family = schedule.graph.family("outer_grad_w13")
+    family = schedule.graph.family("outer_grad_w2")
 
     def broken(self, part, number, **changes):
         return with_family(self.schedule, with_access(self.family, part, number, **changes))
@@ -122,18 +122,23 @@ class TestWeightGradients:
         assert {"UEP0315", "UEP0316", "UEP0321"} & codes(self.broken("writes", 0, row=row))
 
     def test_tiles_do_not_overlap(self):
-        """Every second tile is written twice, and the others not at all."""
-        again = self.broken("writes", 0, col=Coord("place") % 1 * 0, num_cols=Int(16))
-        assert {"UEP0315", "UEP0316"} <= codes(again)
+        """The first columns are written twice, and the last ones not at all."""
+        found = codes(self.broken("writes", 0, col=Int(0), num_cols=Int(256)))
+        assert {"UEP0315", "UEP0316"} <= found
 
-    def test_places_are_rows_and_columns(self):
-        """`place` stands for a tile of rows and one of columns; one row of tiles fewer leaves places unwritten."""
-        assert self.family.domain[1].extent.value == 3 * 2
-        row = self.family.writes[0]
-        assert "% 2" in str(row.col) or row.col != Int(0)
-        shorter = replace(self.family.domain[1], extent=Int(5))
-        found = codes(with_family(self.schedule, replace(self.family, domain=(self.family.domain[0], shorter))))
-        assert "UEP0315" in found
+    def test_tiles_cover_the_result(self):
+        """A place stands for a tile of rows and one of columns: without the last one, a corner is not written."""
+        expert, place = self.family.domain
+        assert place.extent == Int(4)
+        shorter = (expert, replace(place, extent=Int(3)))
+        assert "UEP0315" in codes(with_family(self.schedule, replace(self.family, domain=shorter)))
+
+    def test_places_are_numbered_by_rows_of_tiles(self):
+        """Remainders of 3 instead of 2 leave tiles out; no proof may take a remainder for any other."""
+        write = self.family.writes[0]
+        col = substitute(write.col, {Coord("place") % 2: Coord("place") % 3})
+        assert col != write.col
+        assert {"UEP0315", "UEP0321"} & codes(self.broken("writes", 0, col=col))
 
 
 class TestBodies:
