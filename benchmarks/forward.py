@@ -1,4 +1,7 @@
-"""Forward passes of all systems on the same inputs, in turn, in one run: python -m benchmarks.forward --help."""
+"""Forward passes of all systems on the same inputs, in turn, in one run: python -m benchmarks.forward --help.
+
+With --training, forward and backward passes with all gradients.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         deadline=time.monotonic() + options.limit,
     )
     result = record.about("forward", arguments, options.commit)
+    if options.training:
+        result["kind"] = "training"
     result |= {"seed": options.seed, "smoke": options.smoke, "flush_l2": options.flush_l2, "device": {}, "shapes": []}
     shapes: list[dict[str, object]] = result["shapes"]  # type: ignore[assignment]
     own: list[Measured] = []
@@ -109,12 +114,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="turns that each system gets")
     parser.add_argument("--turn-ms", type=float, default=200.0, help="how long the timed calls of a turn take, about")
     parser.add_argument("--warm-up-ms", type=float, default=50.0, help="how long a turn's calls before those take")
+    parser.add_argument("--training", action="store_true", help="forward and backward passes, with all gradients")
     parser.add_argument("--flush-l2", action="store_true", help="empty the L2 before each call")
     parser.add_argument("--check-rows", type=int, default=4096, help="rows to compare with float64; 0: all")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="default: another in each run")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: tests the benchmark, measures nothing")
-    parser.add_argument("--out", type=Path, help="folder to write forward-GPU.json into")
+    parser.add_argument("--out", type=Path, help="folder to write forward-GPU.json (or training-GPU.json) into")
     parser.add_argument("--commit", help="the commit to record, where there is no repository")
     parser.add_argument(
         "--limit", type=float, default=540.0, help="seconds for everything; what is not done then is left out"
@@ -133,6 +139,7 @@ def jobs_of(options: argparse.Namespace, shape: Shape) -> list[Job]:
             device=options.device,
             check_rows=options.check_rows,
             flush_l2=options.flush_l2,
+            training=options.training,
         )
         for variant in [*plain, *options.variants]
     ]

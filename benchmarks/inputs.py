@@ -69,13 +69,25 @@ def sample_rows(num_rows: int, wanted: int, seed: int, device: torch.device) -> 
 
 def expected_rows(inputs: Inputs, tokens: Tensor) -> Tensor:
     """float64 [len(tokens), H]: the layer's result for these tokens, one expert after the other, never rounded."""
-    x, ids, weights = inputs.x[tokens].double(), inputs.ids[tokens], inputs.weights[tokens].double()
+    return _rows(inputs, inputs.x[tokens].double(), tokens)
+
+
+def expected_gradients(inputs: Inputs, upstream: Tensor, tokens: Tensor) -> Tensor:
+    """float64 [len(tokens), H]: the gradients of these tokens, given the one of the layer's result."""
+    with torch.enable_grad():
+        x = inputs.x[tokens].detach().double().requires_grad_()
+        (found,) = torch.autograd.grad(_rows(inputs, x, tokens), x, upstream[tokens].double())
+    return found
+
+
+def _rows(inputs: Inputs, x: Tensor, tokens: Tensor) -> Tensor:
+    ids, weights = inputs.ids[tokens], inputs.weights[tokens].detach().double()
     out = torch.zeros_like(x)
     for expert in ids.unique().tolist():
         token, place = (ids == expert).nonzero(as_tuple=True)
-        gate, up = (x[token] @ inputs.w13[expert].double().T).chunk(2, dim=-1)
-        y = (silu(gate) * up) @ inputs.w2[expert].double().T
-        out.index_add_(0, token, y * weights[token, place, None])
+        gate, up = (x[token] @ inputs.w13[expert].detach().double().T).chunk(2, dim=-1)
+        y = (silu(gate) * up) @ inputs.w2[expert].detach().double().T
+        out = out.index_add(0, token, y * weights[token, place, None])
     return out
 
 

@@ -24,7 +24,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one process measures. `check_rows`: rows that are compared with float64, 0 for all."""
+    """What one process measures. `check_rows`: rows that are compared with float64, 0 for all.
+
+    `training`: forward and backward pass, with the gradients of tokens, weights and router weights.
+    """
 
     variant: Variant
     shape: Shape
@@ -32,6 +35,7 @@ class Job:
     device: str
     check_rows: int
     flush_l2: bool = False
+    training: bool = False
 
 
 def parse_variant(text: str) -> Variant:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.inputs import DTYPE, Inputs, expected_rows
+from benchmarks.inputs import DTYPE, Inputs, expected_gradients, expected_rows
 from benchmarks.shapes import DENSE_SIZE
 
 PROGRAM = Path(__file__).with_name("swiglu_experts.uniep")
@@ -34,7 +34,8 @@ class System:
 
     `call` computes `num_rows` rows, by `flops` operations, without waiting for the device. `expected` gives some of
     these rows in float64. `finish` raises what the device reported since. Under `poisoned`, memory that the system
-    keeps between calls is filled with NaN before each call. The first call happens within `first_call`.
+    keeps between calls is filled with NaN before each call. The first call happens within `first_call`. `leaves` are
+    the tensors that training wants gradients of, the tokens first.
     """
 
     call: Callable[[], Tensor]
@@ -44,12 +45,15 @@ class System:
     finish: Callable[[], None] = _nothing
     poisoned: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
     first_call: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+    leaves: tuple[Tensor, ...] = ()
 
 
-def _layer(inputs: Inputs, call: Callable[[], object], **more: object) -> System:
+def _layer(inputs: Inputs, call: Callable[[], object], weights: Tensor, **more: object) -> System:
+    """A layer; `weights` are the router's, as it takes them."""
     shape = inputs.shape
     return System(
         call=call,  # type: ignore[arg-type]  # layers with several results return tuples
+        leaves=(inputs.x, inputs.w13, inputs.w2, weights),
         num_rows=shape.T,
         flops=shape.flops,
         expected=lambda tokens: expected_rows(inputs, tokens),
@@ -97,7 +101,7 @@ def _torch_grouped(inputs: Inputs, weights: Tensor) -> System:
         row_of[order] = places
         return (y[row_of].view(shape.T, shape.K, shape.H) * weights.unsqueeze(-1)).sum(dim=1).to(DTYPE)
 
-    return _layer(inputs, call)
+    return _layer(inputs, call, weights)
 
 
 def transformers(inputs: Inputs, schedule: Schedule) -> System:
@@ -118,7 +122,8 @@ def transformers(inputs: Inputs, schedule: Schedule) -> System:
         experts = Qwen3MoeExperts(config)
     experts.gate_up_proj = torch.nn.Parameter(inputs.w13, requires_grad=False)
     experts.down_proj = torch.nn.Parameter(inputs.w2, requires_grad=False)
-    return _layer(inputs, lambda: experts(inputs.x, inputs.ids, inputs.weights))
+    system = _layer(inputs, lambda: experts(inputs.x, inputs.ids, inputs.weights), inputs.weights)
+    return replace(system, leaves=(inputs.x, experts.gate_up_proj, experts.down_proj, inputs.weights))
 
 
 def liger(inputs: Inputs, schedule: Schedule) -> System:
@@ -131,6 +136,7 @@ def liger(inputs: Inputs, schedule: Schedule) -> System:
     return _layer(
         inputs,
         lambda: LigerFusedMoEFunction.apply(inputs.x, inputs.w13, inputs.w2, ids, inputs.weights),
+        inputs.weights,
         first_call=candidates_compiled_at_once,
     )
 
@@ -161,8 +167,29 @@ def uniep(inputs: Inputs, schedule: Schedule) -> System:
     return _layer(
         inputs,
         lambda: layer(inputs.x, ids, weights, inputs.w13, inputs.w2),
+        weights,
         finish=layer.check,
         poisoned=poisoned,
+    )
+
+
+def in_training(system: System, inputs: Inputs, seed: int) -> System:
+    """The system's forward and backward pass, with the gradients of all its leaves. A call gives that of the tokens."""
+    shape, leaves = inputs.shape, system.leaves
+    for leaf in leaves:
+        leaf.requires_grad_()
+    generator = torch.Generator(inputs.x.device).manual_seed(seed)
+    upstream = torch.randn(shape.T, shape.H, generator=generator, device=inputs.x.device, dtype=DTYPE)
+
+    def call() -> Tensor:
+        with torch.enable_grad():
+            return torch.autograd.grad(system.call(), leaves, upstream)[0]
+
+    return replace(
+        system,
+        call=call,
+        flops=3 * system.flops,
+        expected=lambda tokens: expected_gradients(inputs, upstream, tokens),
     )
 
 

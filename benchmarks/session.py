@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.inputs import make_inputs, relative_error, sample_rows
 from benchmarks.jobs import Job
-from benchmarks.peers import SETUPS, System
+from benchmarks.peers import SETUPS, System, in_training
 from benchmarks.timing import flusher, nan_in_new_memory, synchronize, time_calls
 
 ESTIMATE_CALLS = 3
@@ -36,6 +36,8 @@ class Session:
         inputs = make_inputs(self.job.shape, self.job.seed, self.device)
         started = time.perf_counter()
         self.system: System = SETUPS[self.job.variant.system](inputs, self.job.variant.schedule)
+        if self.job.training and self.system.leaves:
+            self.system = in_training(self.system, inputs, self.job.seed)
         synchronize(self.device)
         setup_s = time.perf_counter() - started
         before = self._allocated()

@@ -9,7 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
+KINDS = {
+    "forward": "a forward pass (6·T·K·H·I operations, bf16)",
+    "training": "forward and backward pass with all gradients (18·T·K·H·I operations, bf16)",
+}
+"""Results that the README shows, each in a block of its own, and what their rates are of."""
 
 COLUMNS = {
     "torch_grouped": "torch grouped GEMM",
@@ -44,52 +48,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def rewrite(readme: Path, results: Path) -> int:
     """Put the table of the newest result between the marks."""
     text = readme.read_text(encoding="utf-8")
-    newest = newest_result(results)
-    if newest is None:
+    newest = {kind: newest_result(results, kind) for kind in KINDS}
+    if newest["forward"] is None:
         raise TableError(f"{results} holds no result of a forward benchmark: run `python -m benchmarks.forward` first")
-    readme.write_text(with_table(text, markdown(newest)), encoding="utf-8")
+    for kind, record in newest.items():
+        if record is not None:
+            text = with_table(text, markdown(record), kind)
+    readme.write_text(text, encoding="utf-8")
     return 0
 
 
 def check(readme: Path, results: Path) -> int:
-    """The README shows the newest result; where there is none, it shows no numbers either."""
+    """The README shows the newest results; where there is none, it shows no numbers either."""
     text = readme.read_text(encoding="utf-8")
-    newest = newest_result(results)
-    if newest is None:
-        if any(line.startswith("|") for line in block_of(text).splitlines()):
-            raise TableError(f"{readme} shows numbers that no result in {results} is behind")
-        return 0
-    if text != with_table(text, markdown(newest)):
-        raise TableError(f"{readme} does not show the newest result: run `python -m benchmarks.table`")
+    for kind in KINDS:
+        newest = newest_result(results, kind)
+        if newest is None:
+            if any(line.startswith("|") for line in block_of(text, kind).splitlines()):
+                raise TableError(f"{readme} shows numbers that no result in {results} is behind")
+        elif text != with_table(text, markdown(newest), kind):
+            raise TableError(f"{readme} does not show the newest result: run `python -m benchmarks.table`")
     return 0
 
 
-def newest_result(folder: Path) -> Record | None:
-    """The newest result of a forward benchmark on a GPU, by the date that it holds; smoke runs don't count."""
+def newest_result(folder: Path, kind: str = "forward") -> Record | None:
+    """The newest result of one kind of benchmark on a GPU, by the date that it holds; smoke runs don't count."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    real = [record for record in records if record.get("kind") == "forward" and not record.get("smoke")]
+    real = [record for record in records if record.get("kind") == kind and not record.get("smoke")]
     return max((record for record in real if record["device"].get("gpu")), key=lambda one: one["date"], default=None)
 
 
-def with_table(text: str, table: str) -> str:
-    """The README's text with `table` between its marks."""
-    begin, end = _marks(text)
+def with_table(text: str, table: str, kind: str = "forward") -> str:
+    """The README's text with `table` between the marks of its kind."""
+    begin, end = _marks(text, kind)
     return f"{text[:begin]}\n\n{table}\n\n{text[end:]}"
 
 
-def block_of(text: str) -> str:
-    """What stands between the marks, empty where there are none."""
-    if BEGIN not in text and END not in text:
+def block_of(text: str, kind: str = "forward") -> str:
+    """What stands between the marks of a kind, empty where there are none."""
+    if not any(mark in text for mark in marks(kind)):
         return ""
-    begin, end = _marks(text)
+    begin, end = _marks(text, kind)
     return text[begin:end].strip()
 
 
-def _marks(text: str) -> tuple[int, int]:
+def marks(kind: str) -> tuple[str, str]:
+    """The lines between which the README shows a kind of result."""
+    name = "benchmark" if kind == "forward" else f"benchmark-{kind}"
+    return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+
+
+def _marks(text: str, kind: str) -> tuple[int, int]:
     """Where what is between the marks begins and ends."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise TableError(f"the README needs one line `{BEGIN}` and, below it, one line `{END}`")
-    return text.index(BEGIN) + len(BEGIN), text.index(END)
+    first, last = marks(kind)
+    if text.count(first) != 1 or text.count(last) != 1 or text.index(first) > text.index(last):
+        raise TableError(f"the README needs one line `{first}` and, below it, one line `{last}`")
+    return text.index(first) + len(first), text.index(last)
 
 
 def markdown(record: Record) -> str:
@@ -123,7 +137,7 @@ def _caption(record: Record) -> list[str]:
     commit = str(record["commit"] or "unknown")
     short = commit[:10] + ("+changes" if commit.endswith("+changes") else "")
     return [
-        f"TFLOP/s of a forward pass (6·T·K·H·I operations, bf16) on one {card}, all systems in turn on one input;",
+        f"TFLOP/s of {KINDS[str(record['kind'])]} on one {card}, all systems in turn on one input;",
         "uniep's times include its plan. *of dense* and *× torch* are the ratios of uniep's rate to those of an 8192³",
         f"`torch.matmul`{_dense_rates(record)} and of torch's grouped GEMM; *error* is uniep's, relative to float64.",
         f"Measured on {str(record['date'])[:10]} at commit {short}, with {packages}, by",

@@ -247,7 +247,8 @@ def test_every_system_says_what_it_is():
 @pytest.fixture
 def readme(tmp_path):
     path = tmp_path / "README.md"
-    path.write_text(f"# Title\n\n{table.BEGIN}\n{table.END}\n\nThe rest.\n")
+    begin, end = table.marks("forward")
+    path.write_text(f"# Title\n\n{begin}\n{end}\n\nThe rest.\n")
     return path
 
 
@@ -297,7 +298,7 @@ def test_marks_are_asked_for(readme, results, capsys):
     record.write(made_up_result(), results)
     readme.write_text("# Title\n")
     assert run_table(readme, results) == 1
-    assert table.BEGIN in capsys.readouterr().err
+    assert table.marks("forward")[0] in capsys.readouterr().err
 
 
 def test_readme_agrees_with_the_results():
