@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from uniep_compiler.codegen.emit import Emitted, emit
 from uniep_compiler.codegen.plan_view import PlanView, plan_source, plan_view
@@ -18,6 +19,7 @@ from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import Role, TaskGraph
 from uniep_compiler.ir.types import DType, RoutesType
 from uniep_compiler.ir.verify import verify
+from uniep_compiler.options import Relay, Send
 from uniep_compiler.passes.check_options import check_options
 from uniep_compiler.passes.check_support import check_support
 from uniep_compiler.passes.choose_options import active_blocks, choose_options, option_spans, token_tiles
@@ -27,6 +29,13 @@ from uniep_compiler.passes.stages import is_matrix
 from uniep_compiler.passes.stages import row_dtype as row_dtype
 from uniep_compiler.passes.target import Target
 from uniep_compiler.source import Source
+
+
+class Direction(StrEnum):
+    """Which pass of a layer a graph is. Its kernels are called so."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +48,14 @@ class Compiled:
     ops: OpGraph
     settings: Settings
     schedule: Schedule
-    forward: Emitted
+    kernels: Emitted
     plan_source: str
+    direction: Direction
 
     @property
     def sources(self) -> dict[str, str]:
         """The generated modules by what they do."""
-        modules = {"forward": self.forward.source, "plan": self.plan_source}
+        modules = {str(self.direction): self.kernels.source, "plan": self.plan_source}
         return {name: text for name, text in modules.items() if text}
 
 
@@ -74,7 +84,12 @@ def make_settings(
     )
 
 
-def build(ops: OpGraph, settings: Settings, prove: Callable[[Schedule, Source | None], None] | None = None) -> Compiled:
+def build(
+    ops: OpGraph,
+    settings: Settings,
+    prove: Callable[[Schedule, Source | None], None] | None = None,
+    direction: Direction = Direction.FORWARD,
+) -> Compiled:
     """Run all passes, prove the result safe, and print the kernels. Raises UniepError for what can't be built.
 
     `prove` stands for `check`, for callers that remember what was proved.
@@ -88,8 +103,9 @@ def build(ops: OpGraph, settings: Settings, prove: Callable[[Schedule, Source | 
         ops=ops,
         settings=settings,
         schedule=schedule,
-        forward=emit(schedule, settings, ops),
+        kernels=emit(schedule, settings, ops, direction),
         plan_source=plan_source(plan_view_of(schedule.graph, settings)) if plans else "",
+        direction=direction,
     )
 
 
@@ -149,12 +165,25 @@ def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpG
         raise UniepError([Diagnostic(code="UEP0601", message=message, help="leave the element type out")])
     if dtype is own:
         return program, ops
-    kept = program if dtype.num_bytes == own.num_bytes else _without_tiles(program)
+    kept = program if dtype.num_bytes == own.num_bytes else without_tiles(program)
     return kept, lower_retyped(program, ops, own, dtype)
 
 
-def _without_tiles(program: Program) -> Program:
+def without_tiles(program: Program) -> Program:
+    """The program, where schedules set no tiles."""
     return replace(program, schedules=tuple(replace(block, tiles=()) for block in program.schedules))
+
+
+def backward_overrides(
+    program: Program, target: Target, dims: Mapping[str, int], overrides: Mapping[str, object]
+) -> dict[str, object]:
+    """What goes over a program's schedule in its backward pass, from what goes over it in the forward pass.
+
+    Rows are copied to their segments unless the schedule has them gathered: weight gradients read them again and again.
+    """
+    relay = choose_options(program, target, dims, overrides).relay
+    kept = {key: value for key, value in overrides.items() if key != "tiles"}
+    return {**kept, "relay": Relay.GATHER if relay is Relay.GATHER else Relay.COPY, "send": Send.RANK}
 
 
 def tiles_left_out(

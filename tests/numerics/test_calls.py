@@ -175,10 +175,10 @@ def test_a_call_that_breaks_off_between_launches(device):
     layer, inputs = compile_layer(SMALL, device, fuse="none"), make_inputs(SMALL, device)
     expected = run(layer, inputs)
     head = re.compile(r'def reduce_out\((?:.|\n)*?\):\n    """.*?"""\n')
-    source, count = head.subn(lambda found: found[0] + "    nobody_knows(index)\n", layer._default.forward.source)
+    source, count = head.subn(lambda found: found[0] + "    nobody_knows(index)\n", layer._default.kernels.source)
     assert count == 1
     broken = copy.copy(layer)
-    broken._default = replace(layer._default, forward=replace(layer._default.forward, source=source))
+    broken._default = replace(layer._default, kernels=replace(layer._default.kernels, source=source))
     for _ in range(3):
         with pytest.raises(Exception) as raised:  # noqa: PT011 - Triton's own; compiled, it names the caller's line first
             run(broken, inputs)

@@ -50,7 +50,7 @@ def compiled_json(compiled: Compiled) -> Json:
     return {
         "launches": [
             _launch_json(view.name, launch, compiled)
-            for view, launch in zip(compiled.forward.view.launches, compiled.schedule.launches, strict=True)
+            for view, launch in zip(compiled.kernels.view.launches, compiled.schedule.launches, strict=True)
         ],
         "families": [_family_json(family) for family in graph.families],
         "buffers": [_buffer_json(buffer) for buffer in graph.buffers],

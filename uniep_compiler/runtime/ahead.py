@@ -63,7 +63,7 @@ class AheadKernel:
 
 
 def compile_ahead(
-    compiled: Compiled, target: Target | None = None, *, modules: Sequence[str] = ("forward", "plan")
+    compiled: Compiled, target: Target | None = None, *, modules: Sequence[str] = ("forward", "backward", "plan")
 ) -> tuple[AheadKernel, ...]:
     """Build the kernels of some modules for `target` (by default the one that they were generated for), in order.
 
@@ -86,8 +86,8 @@ def _kernels(compiled: Compiled, module: str) -> list[tuple[str, dict[str, str] 
     """The kernels of a module: name, types of the arguments (None: those of a plan), warps."""
     if module == "plan":
         return [(name, None, PLAN_WARPS) for name in PLAN_KERNELS]
-    signature = forward_signature(compiled)
-    return [(launch.name, signature, NUM_WARPS) for launch in compiled.forward.view.launches]
+    signature = kernel_signature(compiled)
+    return [(launch.name, signature, NUM_WARPS) for launch in compiled.kernels.view.launches]
 
 
 def _build(
@@ -117,9 +117,9 @@ def _build(
     )
 
 
-def forward_signature(compiled: Compiled) -> dict[str, str]:
-    """The Triton type of every argument of the forward kernels."""
-    view, graph = compiled.forward.view, compiled.schedule.graph
+def kernel_signature(compiled: Compiled) -> dict[str, str]:
+    """The Triton type of every argument of a pass's kernels."""
+    view, graph = compiled.kernels.view, compiled.schedule.graph
     elements = {buffer.name: TRITON_TYPES[buffer.dtype] for buffer in graph.buffers}
     blocks = {
         d.name: f"tensordesc<{elements[d.buffer]}[{'1,1,' if d.ragged else ''}{d.block[0]},{d.block[1]}]>"

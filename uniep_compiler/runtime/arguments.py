@@ -66,6 +66,7 @@ def param_roles(ops: OpGraph) -> dict[str, ParamRole]:
         ("dispatch", 0): ParamRole.TOKENS,
         ("group_gemm", 1): ParamRole.EXPERTS,
         ("group_gemm", 2): ParamRole.EXPERTS,
+        ("bias_rows", 0): ParamRole.EXPERTS,
         ("combine", 1): ParamRole.ROUTE_WEIGHTS,
         ("to_rows", 0): ParamRole.ROUTE_WEIGHTS,
     }

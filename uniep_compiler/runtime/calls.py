@@ -49,6 +49,8 @@ class Calls:
         self._runners: dict[tuple[int, torch.device], Runner] = {}
         names, types = buffer_names(layer.ops), layer.ops.types
         self._outputs = [None if isinstance(types[r], RoutesType) else names[r] for r in layer.ops.results]
+        shown = self._outputs[: len(self._outputs) - len(layer.kept)]
+        self._returns_routes = None in shown
         self._takes_routes = any(isinstance(param.type, RoutesType) for param in layer.ops.params)
 
     def run(self, args: Sequence[object]) -> tuple[Tensor, ...]:
@@ -68,7 +70,7 @@ class Calls:
                 raise_if_failed(workspace)
                 if inputs is None:
                     inputs = self._as_they_are(args) if known.as_they_are else self._laid_out(args)
-                plan = passed[0].plan if passed else prepared.new_plan(is_result=None in self._outputs)
+                plan = passed[0].plan if passed else prepared.new_plan(is_result=self._returns_routes)
                 try:
                     outputs = Call(prepared=prepared, inputs=inputs, plan=plan, workspace=workspace).run()
                 except BaseException:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from uniep_compiler.codegen.plan_view import NUM_WARPS as PLAN_WARPS
-from uniep_compiler.compiler import Compiled
+from uniep_compiler.compiler import Compiled, Direction
 from uniep_compiler.passes.names import buffer_names
 from uniep_compiler.passes.target import NUM_STAGES, NUM_WARPS
 from uniep_compiler.runtime.kernels import Kernel, Launch, Memories
@@ -85,8 +85,9 @@ class Runner:
         self._buffers = buffer_names(ops)
         self._ids = next((self._buffers[op.operands[0]] for op in ops.ops if op.kind == "route"), None)
         options = {"num_warps": NUM_WARPS, "num_stages": NUM_STAGES, "enable_fp_fusion": False}
-        forward = load_module(compiled.forward.source, f"{ops.name}_forward", target.interpreted)
-        self._forward = [Kernel(forward, view.name, options) for view in compiled.forward.view.launches]
+        name = ops.name if compiled.direction is Direction.BACKWARD else f"{ops.name}_forward"
+        module = load_module(compiled.kernels.source, name, target.interpreted)
+        self._kernels = [Kernel(module, view.name, options) for view in compiled.kernels.view.launches]
         self._plan: list[Kernel] = []
         self._num_send_keys = 0
         if compiled.plan_source:
@@ -113,7 +114,7 @@ class Runner:
         arguments: dict[str, Argument] = {**layout.arguments, "time_limit": self._time_limit_ns}
         launches = [Launch(kernel, self._programs(plan), arguments, slots) for kernel in self._plan]
         if plan.total_tokens:
-            launches += [Launch(kernel, self._workers, arguments, slots) for kernel in self._forward]
+            launches += [Launch(kernel, self._workers, arguments, slots) for kernel in self._kernels]
         return Prepared(
             compiled=self.compiled,
             device=self.device,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from uniep_compiler import compiler
-from uniep_compiler.compiler import Compiled
-from uniep_compiler.diagnostics import Diagnostic, UniepError
+from uniep_compiler.compiler import Compiled, Direction
+from uniep_compiler.diagnostics import Diagnostic, InternalError, UniepError
 from uniep_compiler.frontend.bind import bind_dims
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import Program
@@ -22,7 +22,7 @@ from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import TaskGraph
 from uniep_compiler.ir.types import RoutesType, RowsType
 from uniep_compiler.passes.target import Target
-from uniep_compiler.runtime import torch_op
+from uniep_compiler.runtime import torch_op, training
 from uniep_compiler.runtime.arguments import Signature, argument_error
 from uniep_compiler.runtime.calls import Calls
 from uniep_compiler.runtime.errors import raise_if_failed
@@ -42,6 +42,7 @@ from uniep_compiler.runtime.proofs import check_once
 from uniep_compiler.runtime.reference import run_reference
 from uniep_compiler.runtime.routes import Routes, is_counts
 from uniep_compiler.runtime.targets import current_device, resolve_target
+from uniep_compiler.runtime.training import Training
 from uniep_compiler.runtime.workspace import workspaces_on
 from uniep_compiler.transports.virtual import VirtualGroup
 
@@ -121,6 +122,8 @@ class Layer:
         overrides: Mapping[str, object],
         timeout: float,
         debug: bool,
+        direction: Direction = Direction.FORWARD,
+        kept: Sequence[str] = (),
     ) -> None:
         self.program = program
         self.ops = ops
@@ -130,6 +133,8 @@ class Layer:
         self.placement = placement
         self.timeout = timeout
         self.debug = debug
+        self.direction = direction
+        self.kept = tuple(kept)
         self._overrides = dict(overrides)
         self.signature = Signature(ops, self.dims, compiler.token_dim(ops))
         self._returns_tensors = group is None and not any(isinstance(ops.types[r], RoutesType) for r in ops.results)
@@ -139,13 +144,23 @@ class Layer:
         self._default = self._compile({})
         self.digest = self._digest()
         self.calls = Calls(self)
+        self.training = Training(self)
 
     # -- what was compiled ------------------------------------------------------------------------------------------
 
     @property
     def source(self) -> dict[str, str]:
-        """The generated modules: "forward", and "plan" where the program routes."""
-        return self._default.sources
+        """The generated modules: "forward", "plan" where the program routes, and "backward" where it has that pass.
+
+        The backward pass shown is the one for the gradients of all parameters. It is compiled when it is first seen.
+        """
+        try:
+            backward = self.training.of_all().backward
+        except InternalError:
+            raise
+        except UniepError:
+            backward = None
+        return {**self._default.sources, **({} if backward is None else backward._default.sources)}
 
     @property
     def schedule(self) -> Schedule:
@@ -156,6 +171,17 @@ class Layer:
     def graph(self) -> TaskGraph:
         """The task graph."""
         return self._default.schedule.graph
+
+    @property
+    def backward_schedule(self) -> Schedule:
+        """The order of tasks of the backward pass for the gradients of all parameters, with its graph as `graph`.
+
+        Raises UEP0606 if the program has no backward pass.
+        """
+        backward = self.training.of_all().backward
+        if backward is None:
+            raise training.no_derivative_error(f"no result of `{self.ops.name}` has a gradient", "")
+        return backward.schedule
 
     def rows_bound(self, tokens: int) -> int:
         """Rows that a rows value has room for, with that many tokens: one per route. UEP0601 for no such number."""
@@ -176,7 +202,7 @@ class Layer:
         )
         with self._lock:
             if settings.options not in self._compiled:
-                self._compiled[settings.options] = compiler.build(self.ops, settings, check_once)
+                self._compiled[settings.options] = compiler.build(self.ops, settings, check_once, self.direction)
             return self._compiled[settings.options]
 
     def compiled_for(self, tokens: int) -> Compiled:
@@ -186,15 +212,47 @@ class Layer:
     def _digest(self) -> str:
         """Equal for layers that do the same in all calls."""
         settings = (self._overrides, self.program.schedules, self.placement, self.group, self.timeout, self.debug)
-        return sha256(repr((self.source, self.target.name, settings)).encode()).hexdigest()
+        return sha256(repr((self._default.sources, self.target.name, settings)).encode()).hexdigest()
+
+    def forward_pass(self, ops: OpGraph) -> Layer:
+        """The layer that also returns what `ops` keep for a backward pass."""
+        return self._other(self.program, ops, self._overrides, Direction.FORWARD, ops.results[len(self.ops.results) :])
+
+    def backward_pass(self, ops: OpGraph) -> Layer:
+        """A backward pass of this layer, with its options as far as they are for both passes."""
+        overrides = compiler.backward_overrides(self.program, self.target, self.dims, self._overrides)
+        return self._other(compiler.without_tiles(self.program), ops, overrides, Direction.BACKWARD)
+
+    def _other(
+        self,
+        program: Program,
+        ops: OpGraph,
+        overrides: Mapping[str, object],
+        direction: Direction,
+        kept: Sequence[str] = (),
+    ) -> Layer:
+        return Layer(
+            program,
+            ops=ops,
+            dims=self.dims,
+            target=self.target,
+            group=self.group,
+            placement=self.placement,
+            overrides=overrides,
+            timeout=self.timeout,
+            debug=self.debug,
+            direction=direction,
+            kept=kept,
+        )
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "calls")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "calls", "training")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
         self.calls = Calls(self)
+        self.training = Training(self)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -213,13 +271,13 @@ class Layer:
 
         Results are new tensors: one, or a tuple if the program returns several. Under a virtual group each argument is
         a list with one tensor per rank, and so is each result. Raises UEP0601 for arguments that do not fit, and what
-        an earlier call's kernels reported (HangError, UEP0603). A backward pass through the results is an error
-        (UEP0606).
+        an earlier call's kernels reported (HangError, UEP0603). In grad mode, gradients pass through the results to the
+        arguments that require one; where there is no backward pass yet, one that comes to them is an error (UEP0606).
         """
         if torch_op.is_traced(args):
             tensors = torch_op.call(self, args)
-        elif torch.is_grad_enabled() and torch_op.wants_gradient(args):
-            tensors = torch_op.without_backward(self, args)
+        elif torch.is_grad_enabled() and training.wants_gradient(args):
+            tensors = training.call(self, args)
         else:
             tensors = self.calls.run(args)
         results = tensors if self._returns_tensors else self._results(tensors, self.num_tokens(args))

@@ -180,7 +180,7 @@ def make_layout(
                 block=view.block,
                 ragged=view.ragged,
             )
-            for view in compiled.forward.view.descriptors
+            for view in compiled.kernels.view.descriptors
         },
     }
     return Layout(

@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_in_torch_dispatch_mode
 
-from uniep_compiler.diagnostics import Diagnostic, UniepError
+from uniep_compiler.compiler import Direction
+from uniep_compiler.diagnostics import Diagnostic, InternalError, UniepError
 from uniep_compiler.ir.types import RoutesType
 from uniep_compiler.passes.names import buffer_names
+from uniep_compiler.runtime import training
 from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error, check_routes, is_plain, nested_error
 from uniep_compiler.runtime.layout import Sizes, counts_shape
 from uniep_compiler.runtime.plan import Plan
 from uniep_compiler.runtime.routes import Routes, is_counts
+from uniep_compiler.runtime.training import Passes, tensors_in, wants_gradient
 
 if TYPE_CHECKING:
     from uniep_compiler.runtime.layer import Layer
@@ -40,7 +42,7 @@ TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 """Expert weights have to be contiguous: no compiler may choose another layout for an argument."""
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
-_layers: dict[str, Layer] = {}
+_digests: dict[str, str] = {}
 _lock = threading.Lock()
 
 
@@ -68,69 +70,25 @@ def _is_plain_argument(arg: object) -> bool:
     return not isinstance(arg, Tensor) or is_plain(arg)
 
 
-def wants_gradient(args: Sequence[object]) -> bool:
-    """Whether a gradient for one of the arguments is expected."""
-    return any(tensor.requires_grad for tensor in _tensors(args))
-
-
-def _tensors(args: Sequence[object]) -> Iterator[Tensor]:
-    for arg in args:
-        if isinstance(arg, Tensor):
-            yield arg
-        elif isinstance(arg, list | tuple):
-            yield from _tensors(arg)
-
-
-# -- no backward pass yet ----------------------------------------------------------------------------------------------
-
-
-def without_backward(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
-    """The layer's tensors, through which no gradient passes: a backward pass that comes to them is an error."""
-    tensors: tuple[Tensor, ...] = _NoBackward.apply(layer, args, *_tensors(args))  # type: ignore[no-untyped-call]
-    return tensors
-
-
-class _NoBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, layer: Layer, args: Sequence[object], *_: Tensor) -> tuple[Tensor, ...]:
-        return layer.calls.run(args)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> None:
-        raise no_backward_error()
+# -- derivatives -------------------------------------------------------------------------------------------------------
 
 
 def _check_no_derivative(args: Sequence[object]) -> None:
-    """UEP0606 where a transform expects a derivative: it would get zero, or nothing."""
-    if forward_ad._current_level >= 0 and any(map(_has_tangent, _tensors(args))):
-        raise UniepError(
-            [
-                Diagnostic(
-                    code="UEP0606",
-                    message="layers have no forward-mode derivative",
-                    help="call the layer with the primals of its arguments: `torch.autograd.forward_ad.unpack_dual`",
-                )
-            ]
+    """UEP0606 where a transform expects a derivative that layers do not have: it would get zero, or nothing."""
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, tensors_in(args))):
+        raise training.no_derivative_error(
+            "layers have no forward-mode derivative",
+            "call the layer with the primals of its arguments: `torch.autograd.forward_ad.unpack_dual`",
         )
     if torch._C._are_functorch_transforms_active() and torch.is_grad_enabled() and wants_gradient(args):
-        raise no_backward_error()
+        raise training.no_derivative_error(
+            "layers have no derivative under transforms of `torch.func`",
+            "use torch.autograd: `out.backward()` or `torch.autograd.grad(out, x)`",
+        )
 
 
 def _has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
-
-
-def no_backward_error() -> UniepError:
-    """The error for a backward pass through a layer (UEP0606)."""
-    return UniepError(
-        [
-            Diagnostic(
-                code="UEP0606",
-                message="layers have no backward pass yet",
-                help="call the layer under torch.no_grad(), or detach its results",
-            )
-        ]
-    )
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
@@ -141,12 +99,11 @@ def call(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
     layer.signature.check_count(args)
     _check_no_derivative(args)
     for param, arg in zip(layer.ops.params, args, strict=True):
-        if any(tensor.is_nested for tensor in _tensors([arg])):
+        if any(tensor.is_nested for tensor in tensors_in([arg])):
             raise nested_error(f"`{param.name}`")
     # Tracers see that the name hangs on the layer's attributes, and trace again for another layer.
     name = layer._as_operator(f"{layer.ops.name}_{layer.digest[:16]}")
-    results = getattr(torch.ops.uniep, name).default(*_flat(layer, args))
-    return (results,) if isinstance(results, Tensor) else tuple(results)
+    return _as_tuple(_operator(name)(*_flat(layer, args)))
 
 
 def register(layer: Layer, name: str) -> Any:
@@ -159,17 +116,34 @@ def register(layer: Layer, name: str) -> Any:
 def define(layer: Layer, name: str) -> str:
     """The name itself, once it stands for the layer. UEP0608 if it stands for another one."""
     with _lock:
-        known = _layers.get(name)
+        known = _digests.get(name)
         if known is None:
-            _define_new(layer, name)
-            _layers[name] = layer
-        elif known.digest != layer.digest:
+            full_name = _define_new(layer, name)
+            if layer.direction is Direction.FORWARD:
+                _library.impl(name, _differentiates(layer, name), "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+            else:
+                torch.library.register_autograd(full_name, training.refuse_second_derivative, lib=_library)
+            _digests[name] = layer.digest
+        elif known != layer.digest:
             message = f"there is an operator {NAMESPACE}::{name} already, and it is another layer"
             raise UniepError([Diagnostic(code="UEP0608", message=message, help="choose another name")])
     return name
 
 
-def _define_new(layer: Layer, name: str) -> None:
+def _define_step(passes: Passes) -> str:
+    """The operator of a forward pass that keeps what its backward pass needs; calls for gradients come to it."""
+    name = f"{passes.forward.ops.name}_step_{passes.digest[:16]}"
+    with _lock:
+        if name not in _digests:
+            full_name = _define_new(passes.forward, name)
+            torch.library.register_autograd(
+                full_name, _gives_gradients(passes), setup_context=_remembers(passes), lib=_library
+            )
+            _digests[name] = passes.digest
+    return name
+
+
+def _define_new(layer: Layer, name: str) -> str:
     results = ", ".join("Tensor" for _ in layer.ops.results)
     if len(layer.ops.results) > 1:
         results = f"({results})"
@@ -178,31 +152,79 @@ def _define_new(layer: Layer, name: str) -> None:
     torch.library.define(full_name, schema, lib=_library, tags=TAGS)
     torch.library.impl(full_name, ("cpu", "cuda"), _runs(layer), lib=_library)
     torch.library.register_fake(full_name, _describes(layer), lib=_library)
-    torch.library.register_autograd(full_name, _refuses, lib=_library)
-    torch.library.register_vmap(full_name, _repeats(full_name), lib=_library)
-
-
-def _refuses(ctx: FunctionCtx, *grads: object) -> None:
-    raise no_backward_error()
+    torch.library.register_vmap(full_name, _repeats(name), lib=_library)
+    return full_name
 
 
 def _runs(layer: Layer) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     def run(*flat: object) -> Tensor | tuple[Tensor, ...]:
         results = layer.calls.run(_nested(layer, flat))
         # A layer may return routes that it was given. What an operator returns has to be new.
-        tensors = tuple([t.clone() if any(t is given for given in _tensors(flat)) else t for t in results])
+        tensors = tuple([t.clone() if any(t is given for given in tensors_in(flat)) else t for t in results])
         return tensors[0] if len(tensors) == 1 else tensors
 
     return run
 
 
-def _repeats(full_name: str) -> Callable[..., tuple[Tensor | tuple[Tensor, ...], int | tuple[int, ...]]]:
+def _differentiates(layer: Layer, name: str) -> Callable[..., Any]:
+    """What autograd does with the layer's operator: where a gradient is asked for, another operator does its work."""
+
+    def differentiate(keyset: Any, *flat: Any) -> Any:
+        def run() -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return _operator(name).redispatch(keyset & torch._C._after_autograd_keyset, *flat)
+
+        if not (torch.is_grad_enabled() and wants_gradient(flat)):
+            return run()
+        try:
+            passes = training.passes_for(layer, _without_tokens(layer, flat))
+        except InternalError:
+            raise
+        except UniepError as error:
+            results = training.refusing(lambda: _as_tuple(run()), error, flat)
+        else:
+            step = _as_tuple(_operator(_define_step(passes))(*flat))
+            results = step[: passes.num_results]
+        return results[0] if len(results) == 1 else results
+
+    return differentiate
+
+
+def _remembers(passes: Passes) -> Callable[..., None]:
+    def remember(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        results = _as_tuple(output)
+        training.remember(ctx, passes, _nested(passes.forward, inputs), results)
+        ctx.mark_non_differentiable(*results[passes.num_results :])
+
+    return remember
+
+
+def _gives_gradients(passes: Passes) -> Callable[..., Any]:
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        found = training.gradients(ctx, call, upstream[: passes.num_results])
+        flat: list[Tensor | None] = []
+        for param, gradient in zip(passes.forward.ops.params, found, strict=True):
+            flat += [None, None] if isinstance(param.type, RoutesType) else [gradient]
+        return tuple(flat)
+
+    return backward
+
+
+def _operator(name: str) -> Any:
+    return getattr(torch.ops.uniep, name).default
+
+
+def _as_tuple(results: Any) -> tuple[Tensor, ...]:
+    return (results,) if isinstance(results, Tensor) else tuple(results)
+
+
+def _repeats(name: str) -> Callable[..., tuple[Tensor | tuple[Tensor, ...], int | tuple[int, ...]]]:
     """What `vmap` does with the operator: one call for each item of the batch."""
 
     def repeat(info: Any, in_dims: Sequence[Any], *flat: object) -> tuple[Any, Any]:
         if info.batch_size == 0:
             raise argument_error("vmap over a batch without items calls no layer", "leave such a batch out")
-        operator = getattr(torch.ops.uniep, full_name.removeprefix(f"{NAMESPACE}::")).default
+        operator = _operator(name)
         outs = [operator(*map(partial(_item, place), flat, in_dims)) for place in range(info.batch_size)]
         if isinstance(outs[0], Tensor):
             return torch.stack(outs), 0
@@ -230,7 +252,7 @@ def _describes(layer: Layer) -> Callable[..., Tensor | tuple[Tensor, ...]]:
 
 def fake_results(layer: Layer, args: Sequence[object]) -> tuple[Tensor, ...]:
     """Tensors like those of a call, without values; shapes may be symbolic. UEP0601 for arguments that do not fit."""
-    first = next(_tensors(_flat(layer, args)))
+    first = next(tensors_in(_flat(layer, args)))
     layer.calls.check(args, first.device if first.is_meta else None)
     tokens = layer.num_tokens(args)
     plan, graph = layer.plan_shape(tokens), layer.compiled_for(max(tokens)).schedule.graph
@@ -285,6 +307,17 @@ def _flat(layer: Layer, args: Sequence[object]) -> list[object]:
         else:
             flat.append(arg)
     return flat
+
+
+def _without_tokens(layer: Layer, flat: Sequence[Any]) -> list[object]:
+    """An argument of an operator for each parameter: of routes, the storage of their plan."""
+    rest = iter(flat)
+    args: list[object] = []
+    for param in layer.ops.params:
+        args.append(next(rest))
+        if isinstance(param.type, RoutesType):
+            next(rest)
+    return args
 
 
 def _nested(layer: Layer, flat: Sequence[Any]) -> list[object]:

@@ -56,13 +56,13 @@ class Records:
 
     def find(self, compiled: Compiled) -> ErrorRecord | None:
         """The record of a module, if it has one."""
-        return self._by_source.get(compiled.forward.source)
+        return self._by_source.get(compiled.kernels.source)
 
     def make(self, compiled: Compiled) -> ErrorRecord:
         """The record of a module, an empty one if it had none."""
         with self._lock:
             place = len(self._by_source) % RECORDS_PER_SHEET
-            source = compiled.forward.source
+            source = compiled.kernels.source
             if source not in self._by_source:
                 if place == 0:
                     self._add_sheet()

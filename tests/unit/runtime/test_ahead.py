@@ -14,7 +14,7 @@ from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse_file
 from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.passes.target import find_target
-from uniep_compiler.runtime.ahead import compile_ahead, forward_signature
+from uniep_compiler.runtime.ahead import compile_ahead, kernel_signature
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "qwen3_moe.uniep"
 DIMS = {"H": 64, "I": 64, "E": 8, "K": 2}
@@ -65,8 +65,8 @@ def test_a_group_builds_on_older_and_newer_architectures():
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_every_argument_has_a_type(ranks):
     built = compiled("sm_90", ranks)
-    signature = forward_signature(built)
-    assert tuple(signature) == built.forward.view.arguments
+    signature = kernel_signature(built)
+    assert tuple(signature) == built.kernels.view.arguments
     assert (signature["x_ptr"], signature["weights_ptr"]) == ("*bf16", "*fp32")
     assert (signature["state"], signature["time_limit"], signature["tiles_bound"]) == ("*i64", "i64", "i32")
     assert any(kind.startswith("tensordesc<bf16[") for kind in signature.values())

@@ -183,7 +183,7 @@ def test_records_of_many_modules():
     """Each module has one, which never moves; whoever looks finds those that are filled, in any sheet."""
     compiled = compile_layer(SHAPE, "cpu")._default
     modules = [
-        replace(compiled, forward=replace(compiled.forward, source=f"# {i}")) for i in range(2 * RECORDS_PER_SHEET + 1)
+        replace(compiled, kernels=replace(compiled.kernels, source=f"# {i}")) for i in range(2 * RECORDS_PER_SHEET + 1)
     ]
     records = Records(torch.device("cpu"))
     made = [records.make(module) for module in modules]

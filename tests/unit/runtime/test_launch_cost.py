@@ -200,8 +200,8 @@ def test_a_call_takes_few_steps():
     """However many modules the process has called before."""
     one, args = layer(), args_of()
     for number in range(300):
-        forward = replace(one._default.forward, source=f"# {number}")
-        workspace_of(torch.device("cpu")).record_of(replace(one._default, forward=forward))
+        forward = replace(one._default.kernels, source=f"# {number}")
+        workspace_of(torch.device("cpu")).record_of(replace(one._default, kernels=forward))
     for _ in range(3):
         one(*args)
     events = []
