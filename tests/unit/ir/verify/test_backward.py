@@ -74,7 +74,7 @@ def test_nothing_is_accepted_that_the_machine_can_make_fail(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["qwen3_moe", "dispatch_gemm", "gemm_combine"])
 def test_no_mutant_is_accepted_that_the_machine_can_make_fail(name, mutation):
     for what, mutant in MUTATIONS[mutation](backward(name)):
         assert verify(mutant) or not machine_finds(mutant), what
