@@ -93,9 +93,10 @@ def _why_not(graph: OpGraph, op: Op, firsts: list[str]) -> str:
     gemms = [maker for maker in makers if maker is not None and maker.kind == "group_gemm"]
     if len(gemms) < len(firsts):
         return "rows that no group_gemm makes" if op.kind == "split" else "rows of several stages" if firsts[1:] else ""
-    shapes = {(gemm.operands[0], gemm.attr("layout"), _width(graph, gemm.results[0])) for gemm in gemms}
-    if len(shapes) > 1:
-        return "results of group_gemms of other rows, or of other widths"
+    kinds = [(gemm.operands[0], _width(graph, gemm.results[0]), gemm.attr("layout")) for gemm in gemms]
+    differ = [what for what, *seen in zip(("rows", "widths", "layouts"), *kinds, strict=True) if len(set(seen)) > 1]
+    if differ:
+        return f"results of group_gemms of other {' and '.join(differ)}"
     if op.kind == "split" and _width(graph, op.operands[0]) != _width(graph, firsts[0]):
         return "a half of a split"
     return ""
