@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uniep_compiler.cli.failures import UsageError, guarded, reason
+from uniep_compiler.cli.failures import UsageError, guarded
 from uniep_compiler.cli.options import (
     AnyTarget,
     AsJson,
@@ -21,6 +21,7 @@ from uniep_compiler.cli.options import (
     WhenTokens,
 )
 from uniep_compiler.cli.output import print_json, print_table, print_text, progress, warn
+from uniep_compiler.diagnostics import reason
 
 if TYPE_CHECKING:
     from uniep_compiler.compiler import Compiled

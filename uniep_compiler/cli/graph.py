@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uniep_compiler.cli.failures import UsageError, guarded, reason
+from uniep_compiler.cli.failures import UsageError, guarded
 from uniep_compiler.cli.options import AnyTarget, AsJson, Dims, DTypeOption, File, Moe, Ranks, ScheduleOption
 from uniep_compiler.cli.output import print_json, print_text, progress, warn
+from uniep_compiler.diagnostics import reason
 
 if TYPE_CHECKING:
     from uniep_compiler.cli.request import Request

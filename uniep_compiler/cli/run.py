@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uniep_compiler.cli.failures import WRONG_PROGRAM, UsageError, WrongOptionsError, guarded, reason
+from uniep_compiler.cli.failures import WRONG_PROGRAM, UsageError, WrongOptionsError, guarded
 from uniep_compiler.cli.options import (
     AnyTarget,
     AsJson,
@@ -25,7 +25,7 @@ from uniep_compiler.cli.options import (
     read_schedule,
 )
 from uniep_compiler.cli.output import print_json, print_table, print_text, progress, warn
-from uniep_compiler.diagnostics import UniepError
+from uniep_compiler.diagnostics import UniepError, reason
 
 if TYPE_CHECKING:
     from torch import Tensor
