@@ -75,6 +75,7 @@ def test_a_seed_gives_the_same_picture_and_another_another(uniepc, example):
         (("--routing", "0,4"), "ids go from 0 to 3"),
         (("--routing", "-2,0"), "ids go from 0 to 3"),
         (("--tokens", "20000"), "tasks are too many to draw"),
+        (("--tokens", "99999999"), "tasks or more are too many to draw"),
     ],
 )
 def test_what_cannot_be_drawn_is_wrong_usage(uniepc, example, arguments, message):
