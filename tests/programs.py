@@ -276,11 +276,15 @@ UNSUPPORTED = {
             _ROWS + "h = group_gemm(xs, w1); a = group_gemm(h, w2); b = group_gemm(a, w1) + h; return combine(b)",
             "bf16[T, I]",
         ),
-        "`+` on results of group_gemms of other rows, or of other widths is not supported yet",
+        "`+` on results of group_gemms of other rows is not supported yet",
+    ),
+    "GEMMs of weights in two layouts": (
+        program(_ROWS + "a = gelu(group_gemm(xs, w1)) * group_gemm(xs, w2, layout=kn)" + _DOWN),
+        "`*` on results of group_gemms of other layouts is not supported yet",
     ),
     "half of one GEMM and another": (
         program(_ROWS + "g, u = split(group_gemm(xs, w13), halves); a = g * u * group_gemm(xs, w1)" + _DOWN),
-        "`*` on results of group_gemms of other rows, or of other widths is not supported yet",
+        "`*` on results of group_gemms of other widths is not supported yet",
     ),
     "work on tokens before dispatch": (
         program("xs = dispatch(relu(x), experts); return combine(group_gemm(xs, w1))", "bf16[T, I]"),

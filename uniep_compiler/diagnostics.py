@@ -227,6 +227,12 @@ class DiagnosticBag:
             raise UniepError(self.errors, source)
 
 
+def reason(error: OSError) -> str:
+    """Why a file could not be read or written, to stand after a colon."""
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
 def explain(code: str) -> str:
     """The page (Markdown) about a code such as `UEP0201`; KeyError if there is no such code."""
     code = code.upper()

@@ -19,7 +19,7 @@ from tests.numerics.layers import SWIGLU, Shape, compile_layer, make_inputs
 from tests.numerics.test_hang import broken, loses_its_posts
 from uniep_compiler.diagnostics import UniepError
 from uniep_compiler.frontend.lower import lower
-from uniep_compiler.frontend.parse import MAX_SOURCE_BYTES
+from uniep_compiler.frontend.read import MAX_SOURCE_BYTES
 from uniep_compiler.ir.ops_text import print_ops, read_ops
 from uniep_compiler.ir.schedule_text import read_schedule
 from uniep_compiler.runtime import calls, targets

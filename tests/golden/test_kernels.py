@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 QWEN3 = {"H": 2048, "I": 768, "N": 1536, "E": 128, "K": 8}
 DIMS = {
+    "bottleneck": {"H": 4096, "R": 512, "I": 2048, "E": 64, "K": 6},
     "dispatch_gemm": QWEN3,
     "gemm_combine": QWEN3,
     "gpt_oss": {"H": 2880, "I": 2880, "E": 32, "K": 4},
@@ -27,7 +28,7 @@ DIMS = {
     "relu2": {"H": 2688, "I": 1856, "E": 128, "K": 6},
     "torchtitan": {"H": 5120, "I": 8192, "E": 16, "K": 1},
 }
-"""Dims of the models that the examples name."""
+"""Dims that the examples name."""
 
 VARIANTS = {
     **{(example, target): {"target": target} for example, target in product(DIMS, ("cpu", "sm_90"))},

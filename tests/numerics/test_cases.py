@@ -21,6 +21,7 @@ from tests.numerics.layers import (
 )
 from tests.plans import PlanCase
 from tests.plans import run as run_plan
+from uniep_compiler.runtime import modules
 from uniep_compiler.runtime.workspace import workspace_of
 
 INF, NAN = float("inf"), float("nan")
@@ -99,6 +100,21 @@ def ffn(inputs, expert, device, dtype="f32"):
 
 
 # -- empty things ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [None, 3])
+def test_a1_experts_without_tokens(device, ranks):
+    """The layer's part in it: such experts have no tile, and whatever memory held before stays out of the results."""
+    counts = [5, 0, 9, 3, 0, 1]
+    shape = Shape(tokens=sum(counts), experts=6, topk=1, hidden=32, inner=16)
+    ids = torch.arange(6, dtype=torch.int32).repeat_interleave(torch.tensor(counts))
+    inputs = make_inputs(shape, device, ids=ids)
+    for unused in (1, 4):
+        inputs.w13[unused], inputs.w2[unused] = NAN, NAN
+    layer = compile_layer(shape, device, ranks=ranks)
+    first = run(layer, inputs)
+    assert_close(compile_layer(shape, device), inputs, first, "f32")
+    assert_same_bits(run(layer, inputs), first)
 
 
 @pytest.mark.parametrize("ranks", [None, 2])
@@ -341,6 +357,24 @@ def test_d3_an_activation_without_a_gate(device, dtype):
 
 
 # -- aliases, determinism ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_e6_one_graph_for_every_number_of_tokens(device, ranks):
+    """No graph breaks, and no kernel is built for another number of tokens. More is in test_torch_op.py."""
+    layer, inputs = compile_layer(Shape(tokens=17), device, ranks=ranks), make_inputs(Shape(tokens=17), device)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
+    run(layer, inputs)
+    before = len(modules._loaded)
+    with torch.no_grad():
+        for tokens in (0, 1, 5, 17):
+            some = inputs.tokens(slice(tokens))
+            args = some.args if ranks is None else some.split([tokens // 2, tokens - tokens // 2], layer.placement)
+            out = compiled(*args)
+            assert_same_bits(out if ranks is None else torch.cat(out), run(compile_layer(Shape(), device), some))
+    assert len(modules._loaded) == before
+    torch._dynamo.reset()
 
 
 def test_e7_outputs_alias_nothing_and_arguments_stay(device):

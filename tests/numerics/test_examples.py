@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.unit.test_programs import DIMS, arguments, in_pytorch
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.programs import ExpertsForm
 from uniep_compiler.runtime.reference import run_reference
+from uniep_compiler.runtime.trial import random_arguments
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -25,6 +27,9 @@ SAME_AS = {
     "torchtitan": ExpertsForm(separate_gate=True, weight_on="input"),
 }
 """What each whole layer is, in options."""
+
+OWN = {"bottleneck"}
+"""Layers that options cannot make; each has a test of its own."""
 
 PARTS = {"dispatch_gemm", "gemm_combine"}
 """Parts of layers; test_parts.py puts them together."""
@@ -45,7 +50,7 @@ def large(args):
 
 
 def test_every_example_is_here():
-    assert {path.stem for path in FOLDER.glob("*.uniep")} == {*SAME_AS, *PARTS}
+    assert {path.stem for path in FOLDER.glob("*.uniep")} == {*SAME_AS, *OWN, *PARTS}
 
 
 @pytest.mark.parametrize("name", SAME_AS)
@@ -69,5 +74,34 @@ def test_kernels_compute_it(name, dtype, device):
     args[2] = args[2].float()
     out = layer(*(arg.to(device) for arg in args)).cpu()
     expected = in_pytorch(SAME_AS[name], *(arg.double() if arg.is_floating_point() else arg for arg in args))
+    assert out.dtype == DTYPES[dtype]
+    assert relative_error(out, expected) <= TOLERANCE[dtype]
+
+
+def bottleneck(x, ids, weights, w0, w13, b13, w2):
+    """What examples/bottleneck.uniep says, as a loop over routes."""
+    out = torch.zeros_like(x)
+    for token, k in product(range(x.shape[0]), range(ids.shape[1])):
+        expert = int(ids[token, k])
+        if expert >= 0:
+            gate, up = (w13[expert] @ (w0[expert] @ x[token]) + b13[expert]).chunk(2)
+            out[token] += weights[token, k] * (w2[expert] @ (torch.tanh(gate) * (up + 1)))
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_three_gemms_with_a_bias_and_a_gate_of_its_own(ranks, dtype, device):
+    dims = {"H": 48, "R": 20, "I": 36, "E": 4, "K": 2}
+    group = None if ranks is None else uniep.virtual_group(ranks)
+    layer = uniep.compile(program("bottleneck"), dims=dims, target=device, dtype=dtype, group=group, debug=True)
+    args = list(random_arguments(layer, 13, seed=0).values())
+    args[1][3, 0] = -1
+    expected = bottleneck(*(arg.double() if arg.is_floating_point() else arg for arg in args))
+    assert relative_error(layer.reference(*args, dtype=torch.float64), expected) < 1e-12
+    if ranks:
+        parts = [(6, 7)] * 3 + [layer.placement] * 4
+        args = [list(arg.split(list(sizes))) for arg, sizes in zip(args, parts, strict=True)]
+    out = torch.cat(layer(*args)) if ranks else layer(*args)
     assert out.dtype == DTYPES[dtype]
     assert relative_error(out, expected) <= TOLERANCE[dtype]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uniep_compiler.cli.failures import UsageError, guarded, reason
+from uniep_compiler.cli.failures import UsageError, guarded
 from uniep_compiler.cli.options import (
     AnyTarget,
     AsJson,
@@ -19,14 +19,17 @@ from uniep_compiler.cli.options import (
     Ranks,
     ScheduleOption,
     WhenTokens,
+    read_path,
 )
 from uniep_compiler.cli.output import print_json, print_table, print_text, progress, warn
+from uniep_compiler.diagnostics import reason
 
 if TYPE_CHECKING:
     from uniep_compiler.compiler import Compiled
 
 Folder = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the modules into this folder.")
+    Path | None,
+    typer.Option("-o", "--output", parser=read_path, metavar="DIR", help="Write the modules into this folder."),
 ]
 Aot = Annotated[bool, typer.Option("--aot", help="Build the kernels too, ahead of time, and show what they take.")]
 

@@ -72,12 +72,6 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def reason(error: OSError) -> str:
-    """Why a file could not be read or written, to stand after a colon."""
-    text = error.strerror or str(error)
-    return text[:1].lower() + text[1:]
-
-
 def _show(error: UniepError, *, as_json: bool) -> None:
     warn(str(error))
     if as_json:

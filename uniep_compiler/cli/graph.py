@@ -9,22 +9,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uniep_compiler.cli.failures import UsageError, guarded, reason
-from uniep_compiler.cli.options import AnyTarget, AsJson, Dims, DTypeOption, File, Moe, Ranks, ScheduleOption
+from uniep_compiler.cli.failures import UsageError, guarded
+from uniep_compiler.cli.options import (
+    AnyTarget,
+    AsJson,
+    Dims,
+    DTypeOption,
+    File,
+    Moe,
+    Ranks,
+    ScheduleOption,
+    integer,
+    read_number,
+    read_path,
+    read_seed,
+    shown,
+)
 from uniep_compiler.cli.output import print_json, print_text, progress, warn
+from uniep_compiler.diagnostics import reason
 
 if TYPE_CHECKING:
     from uniep_compiler.cli.request import Request
     from uniep_compiler.ir.routing import Routing
     from uniep_compiler.ir.schedule import Schedule
+    from uniep_compiler.ir.tasks import TaskGraph
 
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="x.svg for a picture, x.html for a page with tables."),
+    typer.Option(
+        "-o", "--output", parser=read_path, metavar="FILE", help="x.svg for a picture, x.html for a page with tables."
+    ),
 ]
 Tokens = Annotated[
     int | None,
-    typer.Option("--tokens", min=1, help="Draw single tasks, for so many tokens of all ranks with random routes."),
+    typer.Option(
+        "--tokens",
+        parser=integer(1),
+        metavar="INTEGER",
+        help="Draw single tasks, for so many tokens of all ranks with random routes.",
+    ),
 ]
 RoutingOption = Annotated[
     str | None,
@@ -34,7 +57,7 @@ RoutingOption = Annotated[
         help="Draw single tasks for these expert ids, such as 0,1/2,-1/3,0 for three tokens with two routes each.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of random routes.")]
+Seed = Annotated[int, typer.Option("--seed", parser=read_seed, metavar="INTEGER", help="Seed of random routes.")]
 
 
 @guarded
@@ -75,6 +98,7 @@ def graph_command(
         warn(warning.render(request.program.source))
     order = compiler.final_schedule(compiler.states(request.ops, request.settings))
     if tokens is not None:
+        _check_size(order.graph, tokens)
         routes = random_routes(tokens, order.graph.experts, order.graph.topk, seed)
     plan = None if routes is None else _routing(request, order, routes)
     with progress("drawing"):
@@ -129,14 +153,27 @@ def _picture(request: Request, order: Schedule, plan: Routing | None, *, page: b
     return tasks or families_svg(order, request.title())
 
 
+def _check_size(graph: TaskGraph, tokens: int) -> None:
+    """Refuses a picture of so many tokens before they get routes: some family has a task for each tile, or block."""
+    from uniep_compiler.pictures.tasks import MAX_TASKS
+
+    fewest = min(-(-tokens * graph.topk // graph.tile_rows), -(-tokens // graph.block))
+    if fewest > MAX_TASKS:
+        raise _too_many_tasks(f"{fewest} tasks or more")
+
+
+def _too_many_tasks(number: str) -> UsageError:
+    from uniep_compiler.pictures.tasks import MAX_TASKS
+
+    return UsageError(f"{number} are too many to draw; {MAX_TASKS} are the most", "take fewer tokens, or smaller dims")
+
+
 def _tasks_picture(request: Request, order: Schedule, plan: Routing) -> str:
     from uniep_compiler.pictures.tasks import MAX_TASKS, count_tasks, tasks_svg
 
     number = count_tasks(order.graph, plan)
     if number > MAX_TASKS:
-        raise UsageError(
-            f"{number} tasks are too many to draw; {MAX_TASKS} are the most", "take fewer tokens, or smaller dims"
-        )
+        raise _too_many_tasks(f"{number} tasks")
     return tasks_svg(order, plan, request.title())
 
 
@@ -145,12 +182,13 @@ def _tasks_picture(request: Request, order: Schedule, plan: Routing) -> str:
 
 def read_routes(text: str) -> tuple[tuple[int, ...], ...]:
     """The expert ids of each token, of a text such as `0,1/2,-1`. UsageError for anything else."""
-    try:
-        return tuple(tuple(int(number) for number in token.split(",")) for token in text.split("/"))
-    except ValueError:
+    tokens = [[read_number(number.strip()) for number in token.split(",")] for token in text.split("/")]
+    routes = tuple(tuple(number for number in token if number is not None) for token in tokens)
+    if any(None in token for token in tokens):
         raise UsageError(
-            f"--routing: `{text}` is not a list of ids", "write tokens as in 0,1/2,-1: a slash ends one"
-        ) from None
+            f"--routing: {shown(text)} is not a list of ids", "write tokens as in 0,1/2,-1: a slash ends one"
+        )
+    return routes
 
 
 def random_routes(tokens: int, experts: int, topk: int, seed: int) -> tuple[tuple[int, ...], ...]:

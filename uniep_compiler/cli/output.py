@@ -27,8 +27,11 @@ def print_json(value: Mapping[str, object]) -> None:
     print_text(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table on stdout, and a blank line. It is as wide as the terminal allows, or elsewhere as it needs."""
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], width: int = 10_000) -> None:
+    """Print a table on stdout, and a blank line.
+
+    It is at most as wide as the terminal, or where there is none as `width`.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -43,7 +46,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         Console(file=sys.stdout).print(table, "")
         return
     buffer = StringIO()
-    Console(file=buffer, width=10_000).print(table)
+    Console(file=buffer, width=width).print(table)
     print_text("".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()) + "\n")
 
 

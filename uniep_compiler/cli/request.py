@@ -9,12 +9,13 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from uniep_compiler import compiler
-from uniep_compiler.cli.failures import UsageError, WrongOptionsError, reason
+from uniep_compiler.cli.failures import UsageError, WrongOptionsError
 from uniep_compiler.cli.options import RowDType, read_dims, read_schedule
 from uniep_compiler.diagnostics import Diagnostic, Severity, UniepError
 from uniep_compiler.frontend.bind import bind_dims, dims_to_bind
 from uniep_compiler.frontend.lower import diagnose, lower
 from uniep_compiler.frontend.parse import Program, parse_file
+from uniep_compiler.frontend.read import UnreadableError
 from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.ir.types import DType, RoutesType
@@ -106,8 +107,9 @@ def read_program(file: Path, moe: str | None) -> Program:
     """The file's only layer, or the one called `moe`."""
     try:
         program = parse_file(file)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {reason(error)}", _near_file(file)) from None
+    except UnreadableError as error:
+        (found,) = error.diagnostics
+        raise UsageError(found.message, found.help) from None
     if moe is not None:
         with blaming_the_options():
             return program[moe]
@@ -117,16 +119,6 @@ def read_program(file: Path, moe: str | None) -> Program:
             f"{file} has {len(program.moes)} layers: {names}", f"choose one: --moe {next(iter(program.moes))}"
         )
     return program
-
-
-def _near_file(file: Path) -> str:
-    """A file that may have been meant."""
-    try:
-        names = [path.name for path in file.parent.iterdir() if path.is_file()]
-    except OSError:
-        return ""
-    near = get_close_matches(file.name, names, n=1)
-    return f"did you mean {file.with_name(near[0])}?" if near and not file.exists() else ""
 
 
 def find_named_target(name: str) -> Target:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uniep_compiler.cli.failures import WRONG_PROGRAM, UsageError, WrongOptionsError, guarded, reason
+from uniep_compiler.cli.failures import WRONG_PROGRAM, UsageError, WrongOptionsError, guarded
 from uniep_compiler.cli.options import (
     AnyTarget,
     AsJson,
@@ -22,10 +22,13 @@ from uniep_compiler.cli.options import (
     Moe,
     Ranks,
     ScheduleOption,
+    integer,
+    read_path,
     read_schedule,
+    read_seed,
 )
 from uniep_compiler.cli.output import print_json, print_table, print_text, progress, warn
-from uniep_compiler.diagnostics import UniepError
+from uniep_compiler.diagnostics import UniepError, reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,13 +39,22 @@ if TYPE_CHECKING:
     from uniep_compiler.runtime.trial import ResultCheck, Trial
 
 Tokens = Annotated[
-    int | None, typer.Option("--tokens", min=0, help="Tokens of all ranks together; 64, or as many as --inputs has.")
+    int | None,
+    typer.Option(
+        "--tokens",
+        parser=integer(0, 2**31 - 1),
+        metavar="INTEGER",
+        help="Tokens of all ranks together; 64, or as many as --inputs has.",
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the random inputs.")]
+Seed = Annotated[int, typer.Option("--seed", parser=read_seed, metavar="INTEGER", help="Seed of the random inputs.")]
 Inputs = Annotated[
     Path | None,
     typer.Option(
-        "--inputs", metavar="FILE", help="A safetensors file; its tensors stand for the parameters they name."
+        "--inputs",
+        parser=read_path,
+        metavar="FILE",
+        help="A safetensors file; its tensors stand for the parameters they name.",
     ),
 ]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds that a task may wait for another.")]
@@ -100,17 +112,17 @@ def _make_layer(request: Request, dtype: str | None, overrides: Mapping[str, obj
     from uniep_compiler.transports.virtual import virtual_group
 
     settings = request.settings
-    layer = compile_layer(
-        request.program,
-        dims=settings.dims,
-        target=settings.target.name,
-        group=None if settings.local else virtual_group(settings.ranks),
-        dtype=dtype,
-        schedule=overrides,
-        timeout=timeout,
-        debug=True,
-    )
     with blaming_the_options():
+        layer = compile_layer(
+            request.program,
+            dims=settings.dims,
+            target=settings.target.name,
+            group=None if settings.local else virtual_group(settings.ranks),
+            dtype=dtype,
+            schedule=overrides,
+            timeout=timeout,
+            debug=True,
+        )
         _ = layer.device  # is there one?
     return layer
 

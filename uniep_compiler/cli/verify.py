@@ -19,6 +19,8 @@ from uniep_compiler.cli.options import (
     Ranks,
     ScheduleOption,
     WhenTokens,
+    integer,
+    read_seed,
 )
 from uniep_compiler.cli.output import diagnostics_json, print_json, print_text, progress, warn
 
@@ -30,15 +32,21 @@ MachineRuns = Annotated[
     int,
     typer.Option(
         "--machine",
-        min=0,
+        parser=integer(0),
         metavar="N",
         help="Execute the schedule N times too, under random routings and interleavings.",
     ),
 ]
 MachineTokens = Annotated[
-    int, typer.Option("--machine-tokens", min=0, help="Tokens of a rank in these runs, at the most.")
+    int,
+    typer.Option(
+        "--machine-tokens",
+        parser=integer(0),
+        metavar="INTEGER",
+        help="Tokens of a rank in these runs, at the most.",
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of these runs.")]
+Seed = Annotated[int, typer.Option("--seed", parser=read_seed, metavar="INTEGER", help="Seed of these runs.")]
 
 
 @guarded

@@ -33,6 +33,9 @@ _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "it is `gelu_tanh` here"),
         **dict.fromkeys(("relu_squared", "squared_relu", "sqrelu", "relu_square"), "write `square(relu(v))`"),
         "tanh": "write `2 * sigmoid(2 * v) - 1`",
+        **dict.fromkeys(("max", "maximum"), "write `clamp(v, min=c)` with a constant, or `relu(a - b) + b`"),
+        **dict.fromkeys(("min", "minimum"), "write `clamp(v, max=c)` with a constant, or `a - relu(a - b)`"),
+        "abs": "write `relu(v) + relu(-v)`",
         "clip": "it is `clamp` here",
         "chunk": "it is `split` here",
         **dict.fromkeys(("matmul", "mm", "bmm", "dot", "gemm", "linear", "grouped_mm"), "it is `group_gemm` here"),
@@ -47,6 +50,8 @@ _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 _CAST = (Slot(name="v"), Slot(name="D"))
 FUNCTIONS = (*(info.name for info in OPS.values() if info.surface), *SUGAR, "cast")
 """Every name that a program may call."""
+WRITTEN = frozenset({*FUNCTIONS, *(kind for kind, _ in _OPERATORS.values()), "neg", "round", "const"})
+"""The ops that programs can write, as a call or otherwise; the others are in backward passes alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,8 +181,7 @@ class Expressions:
             return self._call_sugar(call)
         info = OPS.get(name)
         if info is None or not info.surface:
-            help_ = _meant(name)
-            help_ = f"write `{info.signature}`" if info is not None else help_
+            help_ = _meant(name) if info is None else _not_by_name(info)
             self.wrong("UEP0203", f"unknown op `{name}`", call.function.span, "not an op", help_)
             self.mark_used(call)
             return None
@@ -323,6 +327,13 @@ def _no_division(divisor: Found) -> str:
     if isinstance(divisor, Constant) and abs(divisor.value) >= 1 / LARGEST_F32:
         return f"multiply by the inverse instead: `* {1 / divisor.value:.17g}`"
     return "values are not divided by values; what needs that can be computed in PyTorch, and come in as a parameter"
+
+
+def _not_by_name(info: OpInfo) -> str:
+    """What to say of an op that has a name and is not called by it."""
+    if info.name in WRITTEN:
+        return f"write `{info.signature}`"
+    return "only backward passes have an op of that name; `uniepc ops` lists those that programs can write"
 
 
 def _meant(name: str) -> str:

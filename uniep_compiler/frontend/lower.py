@@ -254,7 +254,9 @@ class _Lowering:
 
     def declared(self, declared: syntax.TypeExpr, found: Found, handles: dict[str, str]) -> Type | None:
         """The type that the header declares for the result `found`, in the element type that is asked for."""
-        wanted = self.header.resolve(declared, {name: self.builder.types[h] for name, h in handles.items()})
+        broken = dict.fromkeys(name for name, value in self.scope.values.items() if value is None)
+        known = {name: self.builder.types[handle] for name, handle in handles.items()}
+        wanted = self.header.resolve(declared, {**broken, **known})
         if self.header.retyping is None or not isinstance(wanted, TensorType | RowsType):
             return wanted
         type_ = self.builder.types[found.handle] if isinstance(found, Result) and found.rounded else None

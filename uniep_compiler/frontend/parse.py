@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
-from pathlib import Path
 
 from uniep_compiler.diagnostics import Diagnostic, DiagnosticBag, Label, UniepError
 from uniep_compiler.frontend.build import build_file
 from uniep_compiler.frontend.describe import describe
 from uniep_compiler.frontend.grammar import Run, tokens_of
+from uniep_compiler.frontend.read import MAX_SOURCE_BYTES, check_text, path_named, read_text, too_long
 from uniep_compiler.frontend.schedule_block import ScheduleBlock, type_schedules
 from uniep_compiler.frontend.syntax import FileDecl, MoeDecl
 from uniep_compiler.source import Source, Span
@@ -19,11 +19,8 @@ from uniep_compiler.source import Source, Span
 VERSION = 1
 """The version of the language that this compiler reads."""
 
-MAX_SOURCE_BYTES = 256 * 1024
-"""Longer texts are refused unread."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Program:
     """A parsed file, or one layer of it (`program["name"]`). Names, types and shapes are checked when it is lowered.
 
@@ -39,10 +36,14 @@ class Program:
 
     def __getitem__(self, name: str) -> Program:
         """The program with only the layer `name` and its schedules; UniepError if the file has no such layer."""
-        if name not in self.moes:
+        if not isinstance(name, str) or name not in self.moes:
             raise UniepError([_unknown_moe(name, tuple(self.moes))], self.source)
         schedules = tuple(schedule for schedule in self.schedules if schedule.moe == name)
         return replace(self, moes={name: self.moes[name]}, schedules=schedules)
+
+    def __repr__(self) -> str:
+        """The layers by name; the text is `program.source.text`."""
+        return f"<Program {self.source.name}: {', '.join(self.moes)}>"
 
     @property
     def moe(self) -> MoeDecl:
@@ -53,27 +54,18 @@ class Program:
 
 
 def parse_file(path: str | PathLike[str]) -> Program:
-    """Parses a `.uniep` file (UTF-8). Raises UniepError with all syntax errors, and OSError if it cannot be read."""
-    file = Path(path)
-    if file.stat().st_size > MAX_SOURCE_BYTES:
-        raise UniepError([_too_long(file.stat().st_size)], Source(name=str(file), text=""))
-    raw = file.read_bytes()
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        message = f"`{file}` is not UTF-8: byte 0x{raw[error.start]:02x} on line {line}"
-        diagnostic = Diagnostic(code="UEP0105", message=message, help="save the file as UTF-8")
-        raise UniepError([diagnostic], Source(name=str(file), text="")) from None
-    return parse(text, name=str(file))
+    """Parses a `.uniep` file (UTF-8). Raises UniepError with all syntax errors, or why it cannot be read (UEP0105)."""
+    file = path_named(path)
+    return parse(read_text(file), name=str(file))
 
 
 def parse(text: str, name: str = "<string>") -> Program:
     """Parses a program. `name` is what errors call the text. Raises UniepError with all syntax errors."""
+    check_text(text, name)
     source = Source(name=name, text=_normal(text))
     num_bytes = len(source.text.encode("utf-8", "surrogatepass"))
     if num_bytes > MAX_SOURCE_BYTES:
-        raise UniepError([_too_long(num_bytes)], Source(name=name, text=""))
+        raise UniepError([too_long(num_bytes)], Source(name=name, text=""))
     layout = tokens_of(source.text)
     if not layout.tokens:
         raise UniepError([_no_moe("the file is empty")], source)
@@ -126,14 +118,13 @@ def _no_moe(message: str) -> Diagnostic:
     return Diagnostic(code="UEP0107", message=message, help=help_)
 
 
-def _too_long(num_bytes: int) -> Diagnostic:
-    message = f"the text has {num_bytes} bytes, and the most is {MAX_SOURCE_BYTES}"
-    return Diagnostic(code="UEP0105", message=message, help="is this the right file?")
-
-
-def _unknown_moe(name: str, names: tuple[str, ...]) -> Diagnostic:
+def _unknown_moe(name: object, names: tuple[str, ...]) -> Diagnostic:
+    there_are = f"it has {', '.join(f'`{n}`' for n in names)}"
+    if not isinstance(name, str):
+        message = f"a layer is chosen by its name, not by {type(name).__name__}"
+        return Diagnostic(code="UEP0222", message=message, help=f'{there_are}: write program["{names[0]}"]')
     close = get_close_matches(name, names, n=1)
-    help_ = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(f'`{n}`' for n in names)}"
+    help_ = f"did you mean `{close[0]}`?" if close else there_are
     return Diagnostic(code="UEP0222", message=f"the program has no layer `{name}`", help=help_)
 
 

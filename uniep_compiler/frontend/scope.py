@@ -54,8 +54,9 @@ class Header:
         names = [inner for expr in exprs for inner in syntax.walk(expr)]
         self.dims = frozenset(expr.name for expr in names if isinstance(expr, syntax.NameExpr))
         by_routes_first = sorted(self.decl.params, key=lambda param: _is_rows(param.type))
+        others = [param.name.name for param in by_routes_first if not _is_rows(param.type)]
         for param in by_routes_first:
-            type_ = self.resolve(param.type, self.params)
+            type_ = self.resolve(param.type, {**dict.fromkeys(others), **self.params})
             if type_ is not None:
                 self.params[param.name.name] = self._retyped(param.name.name, type_)
         self.params = {p.name.name: self.params[p.name.name] for p in self.decl.params if p.name.name in self.params}
@@ -63,8 +64,11 @@ class Header:
     def _retyped(self, name: str, type_: Type) -> Type:
         return type_ if self.retyping is None else self.retyping.param(name, type_)
 
-    def resolve(self, expr: TypeExpr, values: Mapping[str, Type]) -> Type | None:
-        """The type that `expr` stands for; `values` are what `rows(...)` may name. None if it is wrong."""
+    def resolve(self, expr: TypeExpr, values: Mapping[str, Type | None]) -> Type | None:
+        """The type that `expr` stands for; `values` are what `rows(...)` may name. None if it is wrong.
+
+        A value without a type has its error already.
+        """
         if expr.name.name == "routes":
             return self._routes(expr)
         dtype = self.dtype(expr.name)
@@ -119,13 +123,15 @@ class Header:
             return None
         return RoutesType(tokens=shape[0], topk=shape[1], experts=shape[2])
 
-    def _rows_of(self, call: syntax.Call, values: Mapping[str, Type]) -> str | None:
+    def _rows_of(self, call: syntax.Call, values: Mapping[str, Type | None]) -> str | None:
         match call:
             case syntax.Call(arguments=(syntax.Argument(keyword=None, value=syntax.NameExpr() as name),)) if (
                 call.function.name == "rows"
             ):
                 if isinstance(values.get(name.name), RoutesType):
                     return name.name
+                if name.name in values and values[name.name] is None:
+                    return None
                 help_ = suggestion(name.name, (v for v, t in values.items() if isinstance(t, RoutesType)))
                 message = f"`{name.name}` is not a value of routes"
                 self.bag.add(

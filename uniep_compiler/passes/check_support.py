@@ -69,7 +69,7 @@ def sums_are_returned(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
 
 
 def returned_value(ops: OpGraph, op: Op) -> str | None:
-    """The result of the program that one of `LEAVE_ROWS` makes: its own, or that rounded; None if it is not just that."""
+    """The program's result that one of `LEAVE_ROWS` makes: its own, or that rounded; None if it is used otherwise."""
     value = op.results[0]
     readers = ops.consumers(value)
     if readers:
@@ -123,7 +123,9 @@ def returned_rows_are_relayed_in_a_group(ops: OpGraph, settings: Settings) -> It
 def elementwise_ops_have_a_stage(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
     """Elementwise ops are part of one stage: of the epilogue of GEMMs of the same rows, or of a map of rows."""
     for found in stages_of_values(ops)[1]:
-        help_ = "apply it to results of group_gemms of the same rows and of one width, or to other rows alone"
+        help_ = "apply it to results of group_gemms of the same rows, one width and one layout, or to other rows alone"
+        if found.why.endswith("of other layouts"):
+            help_ = "let their weights have one layout: `w.transpose(1, 2).contiguous()`, once, has the other"
         yield _unsupported(f"{_shown(found.op)} on {found.why}", found.op.span, help_)
 
 

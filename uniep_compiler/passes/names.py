@@ -4,7 +4,8 @@ Before:  _6 = round(_5); return _6        after:  out = round(_5); return out
          h = group_gemm(_2, w13)                  h = group_gemm(rows_2, w13)
 
 A value that the program names keeps that name, unless it is very long or one of the few that mean something in kernels.
-Of those without a name, results become `out`, and rows that are read from memory `rows_1`. No two values share a name.
+Of those without a name, results become `out`, `out_2` and so on in the order of `return`, and rows that are read from
+memory `rows_1`. No two values share a name.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def buffer_names(graph: OpGraph) -> Mapping[str, str]:
     in_memory |= {op.results[0] for op in graph.ops if op.kind in ("dispatch", "to_rows")}
     names: dict[str, str] = {}
     taken = set(RESERVED)
-    for value in (*filter(is_named, values), *(value for value in values if not is_named(value))):
+    unnamed = [value for value in (*graph.results, *values) if not is_named(value)]
+    for value in dict.fromkeys((*filter(is_named, values), *unnamed)):
         wish = value[:LONGEST]
         if not is_named(value) and value in graph.results:
             wish = "out"

@@ -108,9 +108,10 @@ def _why_not(graph: OpGraph, op: Op, firsts: list[str]) -> str:
     gemms = [maker for maker in makers if maker is not None and maker.kind == "group_gemm"]
     if not gemms and firsts[1:]:
         return "rows of several stages"
-    shapes = {(gemm.operands[0], gemm.attr("layout"), _width(graph, gemm.results[0])) for gemm in gemms}
-    if len(shapes) > 1:
-        return "results of group_gemms of other rows, or of other widths"
+    kinds = [(gemm.operands[0], _width(graph, gemm.results[0]), gemm.attr("layout")) for gemm in gemms]
+    differ = [what for what, *seen in zip(("rows", "widths", "layouts"), *kinds, strict=True) if len(set(seen)) > 1]
+    if differ:
+        return f"results of group_gemms of other {' and '.join(differ)}"
     if op.kind == "row_sum" and not _is_sum_of_parts(graph, op.results[0]):
         return "rows, for numbers that meet rows again"
     if op.kind == "split" and gemms and _width(graph, op.operands[0]) != _width(graph, gemms[0].results[0]):

@@ -94,8 +94,8 @@ def _box(item: Item) -> Box:
 
 def _row_gaps(shown: Diagram) -> dict[int, float]:
     """More room where a launch begins or ends, for its frame."""
-    rows = range(min(item.row for item in shown.items), max(item.row for item in shown.items) + 1)
-    gaps = dict.fromkeys(rows, _ROW_GAP)
+    rows = [item.row for item in shown.items]
+    gaps = dict.fromkeys(range(min(rows, default=0), max(rows, default=-1) + 1), _ROW_GAP)
     for group in shown.groups:
         gaps[group.first] = gaps.get(group.first, 0.0) + _LAUNCH_GAP
         gaps[group.last + 1] = gaps.get(group.last + 1, 0.0) + _LAUNCH_GAP

@@ -48,7 +48,7 @@ def legend_size(key: LegendKey) -> tuple[float, float]:
 
 
 def _width(column: list[_Entry]) -> float:
-    return _SAMPLE + max(text_width(meaning, SMALL) for _, meaning in column)
+    return _SAMPLE + max((text_width(meaning, SMALL) for _, meaning in column), default=0.0)
 
 
 def _roles(roles: Iterable[Role]) -> Iterator[_Entry]:

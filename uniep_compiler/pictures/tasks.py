@@ -14,7 +14,7 @@ from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import TaskGraph
 from uniep_compiler.pictures.layout import Point
 from uniep_compiler.pictures.style import style_sheet
-from uniep_compiler.pictures.svg import document, element, number, text, text_width, title
+from uniep_compiler.pictures.svg import SMALL, document, element, number, text, text_width, title
 
 MAX_TASKS = 3000
 MAX_EDGES = 20_000
@@ -39,18 +39,19 @@ def tasks_svg(schedule: Schedule, routing: Routing, name: str) -> str:
     order = [linear_order(schedule, routing, rank) for rank in range(schedule.graph.ranks)]
     longest = max(sum(map(len, launches)) for launches in order)
     cell = min(max(_WIDTH / max(longest, 1), _LEAST), _MOST)
-    left = _MARGIN + max(text_width(family.name) for family in schedule.graph.families) + 16
+    left = _MARGIN + max((text_width(family.name) for family in schedule.graph.families), default=0.0) + 16
     grid = _Grid(schedule=schedule, left=left, cell=cell, order=tuple(order))
     instance = instantiate(schedule, routing)
     links = list(edges(instance))
+    note = _note(len(instance.tasks), len(links))
     body = [
         text(name, _MARGIN, _MARGIN + 16, class_="u-heading"),
         *(piece for rank in range(schedule.graph.ranks) for piece in _panel(grid, rank, longest)),
         *(_wires(links, grid) if len(links) <= MAX_EDGES else ()),
         *_cells(grid, instance),
-        text(_note(len(instance.tasks), len(links)), _MARGIN, grid.height - 18, class_="u-small"),
+        text(note, _MARGIN, grid.height - 18, class_="u-small"),
     ]
-    width = max(left + longest * cell, _MARGIN + text_width(name, 15.0), _MARGIN + 560) + _MARGIN
+    width = _MARGIN + max(left - _MARGIN + longest * cell, text_width(name, 15.0), text_width(note, SMALL)) + _MARGIN
     page = element("rect", class_="u-page", width=width, height=grid.height)
     return document(width, grid.height, name, style_sheet() + _SHEET, [page, *body])
 

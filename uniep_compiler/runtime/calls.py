@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from uniep_compiler.passes.names import buffer_names
 from uniep_compiler.runtime.arguments import RankArguments, argument_error, check_routes, merge_arguments
 from uniep_compiler.runtime.errors import raise_if_failed
 from uniep_compiler.runtime.launch import Call, Prepared, Runner
+from uniep_compiler.runtime.locks import lock_across_forks
 from uniep_compiler.runtime.plan import PlanShape
 from uniep_compiler.runtime.routes import Routes
 from uniep_compiler.runtime.targets import current_device
@@ -29,6 +29,7 @@ MOST_KNOWN = 128
 """Shapes of arguments that a layer remembers, with all that follows from them."""
 
 _HERE = nullcontext()
+_lock = lock_across_forks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,6 @@ class Calls:
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
-        self._lock = threading.Lock()
         self._known: dict[object, Known] = {}
         self._runners: dict[tuple[int, torch.device], Runner] = {}
         names, types = buffer_names(layer.ops), layer.ops.types
@@ -103,7 +103,7 @@ class Calls:
     def runner(self, compiled: Compiled, device: torch.device) -> Runner:
         """The kernels of one compilation, for a device."""
         key = (id(compiled), device)
-        with self._lock:
+        with _lock:
             if key not in self._runners:
                 self._runners[key] = Runner(compiled, device, self._layer.timeout)
             return self._runners[key]
@@ -127,7 +127,7 @@ class Calls:
         known = Known(prepared, as_they_are)
         # What is made during a capture has no values before the graph runs.
         if key is not None and not is_capturing(device):
-            with self._lock:
+            with _lock:
                 if len(self._known) >= MOST_KNOWN:
                     del self._known[next(iter(self._known))]
                 self._known[key] = known

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -36,6 +35,7 @@ from uniep_compiler.runtime.keywords import (
     is_count,
     placement_of,
 )
+from uniep_compiler.runtime.locks import lock_across_forks
 from uniep_compiler.runtime.memory import MemoryReport, memory_report
 from uniep_compiler.runtime.plan import Plan, PlanShape
 from uniep_compiler.runtime.proofs import check_once
@@ -48,6 +48,8 @@ from uniep_compiler.transports.virtual import VirtualGroup
 
 DEFAULT_TIMEOUT = 10.0
 """Seconds that a task may wait before the watchdog ends the call."""
+
+_lock = lock_across_forks()
 
 
 def compile(
@@ -140,7 +142,6 @@ class Layer:
         self._returns_tensors = group is None and not any(isinstance(ops.types[r], RoutesType) for r in ops.results)
         self._is_conditional = any(block.conditions for block in program.schedules)
         self._compiled: dict[object, Compiled] = {}
-        self._lock = threading.Lock()
         self._default = self._compile({})
         self.digest = self._digest()
         self.calls = Calls(self)
@@ -200,7 +201,7 @@ class Layer:
             overrides=self._overrides,
             tokens=tokens,
         )
-        with self._lock:
+        with _lock:
             if settings.options not in self._compiled:
                 self._compiled[settings.options] = compiler.build(self.ops, settings, check_once, self.direction)
             return self._compiled[settings.options]
@@ -246,11 +247,10 @@ class Layer:
         )
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "calls", "training")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("calls", "training")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
         self.calls = Calls(self)
         self.training = Training(self)
 

@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -22,8 +21,9 @@ from types import ModuleType
 from triton import knobs
 
 from uniep_compiler.runtime.cache import CACHE_VARIABLE, Entry, Kind, keep
+from uniep_compiler.runtime.locks import lock_across_forks
 
-interpreter_lock = threading.RLock()
+interpreter_lock = lock_across_forks()
 """Held while an interpreted kernel runs: Triton's interpreter patches `triton.language` for the whole process."""
 
 _log = logging.getLogger(__name__)

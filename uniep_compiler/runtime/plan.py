@@ -40,6 +40,8 @@ class PlanShape:
     block: int
 
     def __post_init__(self) -> None:
+        if not all(isinstance(tokens, int) for tokens in self.tokens):
+            return  # symbolic: a tracer would make a bound of a comparison, and the call itself is checked when it runs
         # Routes and rows are numbered in int32, with room to round up to a block of tokens and to a chunk of routes.
         most = LAST_INT32 - self.block * self.topk - COUNT_CHUNK
         if max(self.num_routes, self.send_room) > most:

@@ -11,7 +11,6 @@ storage of their plan, and the tokens of each rank. Each result is one tensor; u
 from __future__ import annotations
 
 import keyword
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from uniep_compiler.passes.names import buffer_names
 from uniep_compiler.runtime import training
 from uniep_compiler.runtime.arguments import TORCH_DTYPES, argument_error, check_routes, is_plain, nested_error
 from uniep_compiler.runtime.layout import Sizes, counts_shape
+from uniep_compiler.runtime.locks import lock_across_forks
 from uniep_compiler.runtime.plan import Plan
 from uniep_compiler.runtime.routes import Routes, is_counts
 from uniep_compiler.runtime.training import Passes, tensors_in, wants_gradient
@@ -43,7 +43,7 @@ TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _digests: dict[str, str] = {}
-_lock = threading.Lock()
+_lock = lock_across_forks()
 
 
 # -- which way a call goes ---------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ the parameters that the backward pass reads, are saved as autograd saves what it
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,11 +20,14 @@ from uniep_compiler.diagnostics import Diagnostic, InternalError, UniepError
 from uniep_compiler.ir.types import RoutesType
 from uniep_compiler.passes.differentiate import Derivative, differentiable_params, differentiate
 from uniep_compiler.runtime.kernels import POINTER_ALIGNMENT
+from uniep_compiler.runtime.locks import lock_across_forks
 from uniep_compiler.runtime.plan import Plan
 from uniep_compiler.runtime.routes import Routes
 
 if TYPE_CHECKING:
     from uniep_compiler.runtime.layer import Layer
+
+_lock = lock_across_forks()
 
 Run = Callable[["Layer", Sequence[object]], tuple[Tensor, ...]]
 """How a pass runs: by its kernels, or by its operator."""
@@ -105,13 +107,12 @@ class Training:
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
-        self._lock = threading.Lock()
         self._found: dict[tuple[str, ...], Passes | UniepError] = {}
         self._forwards: dict[tuple[str, ...], Layer] = {layer.ops.results: layer}
 
     def passes(self, wrt: tuple[str, ...]) -> Passes:
         """The passes for the gradients of some parameters, in order. UEP0606 if there is no backward pass yet."""
-        with self._lock:
+        with _lock:
             if wrt not in self._found:
                 self._found[wrt] = self._made(wrt)
             found = self._found[wrt]

@@ -10,6 +10,7 @@ graphs.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from torch import Tensor
 from uniep_compiler.codegen.state_layout import ERROR_KIND, ERROR_WORDS, STATE_WORDS
 from uniep_compiler.compiler import Compiled
 from uniep_compiler.diagnostics import Diagnostic, UniepError
+from uniep_compiler.runtime.locks import lock_across_forks
 
 ALIGNMENT_BYTES = 256
 """Buffers start at multiples of this: enough for tensor descriptors and for whole cache lines."""
@@ -52,7 +54,6 @@ class Records:
         self._by_source: dict[str, ErrorRecord] = {}
         self._sheets: list[Tensor] = []
         self._kinds: list[Any] = []
-        self._lock = threading.Lock()
 
     def find(self, compiled: Compiled) -> ErrorRecord | None:
         """The record of a module, if it has one."""
@@ -60,7 +61,7 @@ class Records:
 
     def make(self, compiled: Compiled) -> ErrorRecord:
         """The record of a module, an empty one if it had none."""
-        with self._lock:
+        with _lock:
             place = len(self._by_source) % RECORDS_PER_SHEET
             source = compiled.kernels.source
             if source not in self._by_source:
@@ -210,7 +211,16 @@ def not_built_error(name: str) -> UniepError:
 
 _workspaces: dict[tuple[str, int, int], Workspace] = {}
 _graph_records: dict[tuple[str, int], Records] = {}
-_lock = threading.Lock()
+_lock = lock_across_forks()
+
+
+def _forget_other_threads() -> None:
+    """In a forked process: a new thread may get the number of one that was within a call, and is not here."""
+    for key in [key for key in _workspaces if key[0] == "cpu" and key[2] != threading.get_ident()]:
+        del _workspaces[key]
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 def _place(device: torch.device) -> tuple[str, int]:

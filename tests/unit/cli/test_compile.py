@@ -170,7 +170,7 @@ USAGE = {
     "a tile": ((*DIMS, "--schedule", "tile(h)=(1,2)"), "is not a tile of rows, columns and depth"),
     "a tile of nothing": ((*DIMS, "--schedule", "tile(q)=(128,64,64)"), "`q` is not a GEMM"),
     "two keys": ((*DIMS, "--schedule", "relay=off,send=rank"), "`send = rank` cannot go with `relay = off`"),
-    "no ranks": ((*DIMS, "--ranks", "0"), "greater than or equal to 1"),
+    "no ranks": ((*DIMS, "--ranks", "0"), "in the range from 1 to 64"),
     "interpreted": ((*DIMS, "--target", "cpu", "--aot"), "kernels for `cpu` are interpreted"),
     "an option": ((*DIMS, "--quiet"), "No such option: --quiet"),
     "a dtype": ((*DIMS, "--dtype", "fp8"), "'bf16', 'f16', 'f32'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -74,6 +75,7 @@ def test_a_seed_gives_the_same_picture_and_another_another(uniepc, example):
         (("--routing", "0,4"), "ids go from 0 to 3"),
         (("--routing", "-2,0"), "ids go from 0 to 3"),
         (("--tokens", "20000"), "tasks are too many to draw"),
+        (("--tokens", "99999999"), "tasks or more are too many to draw"),
     ],
 )
 def test_what_cannot_be_drawn_is_wrong_usage(uniepc, example, arguments, message):
@@ -81,6 +83,14 @@ def test_what_cannot_be_drawn_is_wrong_usage(uniepc, example, arguments, message
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("options", [("--ranks", 2), ("--tokens", 5), ("-o", "a.html"), ("-o", "a.svg")])
+def test_a_layer_without_tasks_is_drawn(uniepc, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    Path("a.uniep").write_text("uniep 1\nmoe a(r : routes[T, K, E]) -> i32[E] {\n    return counts(r)\n}\n")
+    done = uniepc("graph", "a.uniep", "--dims", "E=4,K=2", *options)
+    assert (done.exit_code, done.stderr.replace("wrote ", "")) in ((0, ""), (0, f"{options[1]}\n"))
 
 
 def test_a_wrong_program_is_not_drawn(uniepc, tmp_path):

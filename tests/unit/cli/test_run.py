@@ -120,7 +120,7 @@ EXAMPLES = sorted(path.name for path in (Path(__file__).parents[3] / "examples")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_in_every_dtype_on_one_rank_and_on_two(uniepc, example, name, dtype):
     path = example.with_name(name)
-    known = {"H": 32, "I": 16, "N": 48, "E": 4, "K": 2}
+    known = {"H": 32, "R": 24, "I": 16, "N": 48, "E": 4, "K": 2}
     dims = ",".join(f"{dim}={known[dim]}" for dim in dims_to_bind(lower(parse_file(path))))
     options = ("--dims", dims, "--target", "cpu", "--tokens", 11, "--dtype", dtype, "--json")
     one, two = (results(uniepc("run", path, *options, *ranks)) for ranks in ((), ("--ranks", 2)))

@@ -19,10 +19,24 @@ def test_ops_prints_the_whole_table(uniepc):
     lines = done.stdout.splitlines()
     for entry in (*OPS.values(), *SUGAR.values()):
         (line,) = [line for line in lines if line.split()[:1] == [entry.name]]
-        assert entry.signature in line
+        assert entry.signature.split()[0] in line
     table = json.loads(uniepc("ops", "--json").stdout)
     assert [op["name"] for op in table["ops"]] == list(OPS)
     assert [one["name"] for one in table["sugar"]] == list(SUGAR)
+
+
+def test_ops_that_programs_cannot_write_stand_apart(uniepc):
+    """Whatever is listed as written is: by a call of it, or by an operator, `cast` or a number."""
+    lines = uniepc("ops").stdout.splitlines()
+    (title,) = [place for place, line in enumerate(lines) if line.startswith("in backward passes only")]
+    for op in json.loads(uniepc("ops", "--json").stdout)["ops"]:
+        (place,) = [place for place, line in enumerate(lines) if line.split()[:1] == [op["name"]]]
+        assert (place < title) is op["written"]
+        assert op["written"] is (op["call"] or op["name"] in {"add", "sub", "mul", "neg", "round", "const"})
+
+
+def test_ops_fits_a_page_where_no_terminal_says_how_wide_it_is(uniepc):
+    assert max(map(len, uniepc("ops").stdout.splitlines())) <= 100
 
 
 def test_explain_prints_a_page(uniepc):

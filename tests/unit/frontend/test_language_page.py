@@ -10,7 +10,7 @@ import pytest
 from tests.snippets import codes, snippets
 from uniep_compiler.diagnostics import explain
 from uniep_compiler.frontend.expressions import FUNCTIONS
-from uniep_compiler.frontend.parse import MAX_SOURCE_BYTES
+from uniep_compiler.frontend.read import MAX_SOURCE_BYTES
 from uniep_compiler.frontend.schedule_block import setting_values
 from uniep_compiler.frontend.sugar import SUGAR
 from uniep_compiler.ir.types import DType

@@ -270,3 +270,23 @@ def test_spans_lead_back_to_the_text():
     assert str(graph.producer("xs").span) == "11:10"
     assert str(graph.producer("a").span) == "13:5"
     assert str(graph.params[0].span) == "4:5"
+
+
+# -- One mistake is one error ------------------------------------------------------------------------------------------
+
+
+def test_rows_of_routes_that_are_wrong_are_not_wrong_too():
+    text = """uniep 1
+moe m(x : bf16[T, H], e : i32[T, K]) -> bf16[T, H], bf16[rows(r), H] {
+    r = route(e)
+    xs = dispatch(x, r)
+    y = relu(xs)
+    return combine(xs), y
+}
+"""
+    assert [error.code for error in diagnose(parse(text))] == ["UEP0215"]
+
+
+def test_rows_of_a_parameter_without_a_type_are_not_wrong_too():
+    text = "uniep 1\nmoe m(r : routs[T, K, E], y : bf16[rows(r), H]) -> bf16[T, H] {\n    return combine(y)\n}\n"
+    assert [error.code for error in diagnose(parse(text))] == ["UEP0205"]

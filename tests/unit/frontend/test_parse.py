@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +12,8 @@ from uniep_compiler.diagnostics import UniepError
 from uniep_compiler.frontend.describe import key_of, mistakes
 from uniep_compiler.frontend.grammar import Run, tokens_of
 from uniep_compiler.frontend.mistakes import MISTAKES
-from uniep_compiler.frontend.parse import MAX_SOURCE_BYTES, parse, parse_file
+from uniep_compiler.frontend.parse import parse, parse_file
+from uniep_compiler.frontend.read import MAX_SOURCE_BYTES, UnreadableError
 from uniep_compiler.frontend.schedule_block import Setting, TileSetting
 from uniep_compiler.frontend.syntax import Assign, Binary, Call, Return, text_of
 from uniep_compiler.source import NO_SPAN, Span
@@ -45,6 +49,13 @@ def test_choosing_a_layer_leaves_its_schedules():
 def test_a_layer_that_is_not_there_is_an_error_with_a_suggestion():
     with pytest.raises(UniepError, match="did you mean `two`") as caught:
         parse(TWO)["twoo"]
+    assert caught.value.codes == ("UEP0222",)
+
+
+@pytest.mark.parametrize("name", [0, None, [], slice(0, 1)])
+def test_a_layer_is_chosen_by_a_name(name):
+    with pytest.raises(UniepError, match=r'write program\["one"\]') as caught:
+        parse(TWO)[name]
     assert caught.value.codes == ("UEP0222",)
 
 
@@ -115,6 +126,52 @@ def test_files_are_read(tmp_path):
     path = tmp_path / "two.uniep"
     path.write_text(TWO)
     assert parse_file(path).source.name == str(path)
+
+
+@pytest.mark.parametrize("path", ["none.uniep", "", "a\0b", "\ud800", "/dev/zero", ".", "a.uniep/b"])
+def test_where_no_file_is_read_the_path_is_named(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.uniep").write_text("uniep 1\n")
+    with pytest.raises(
+        UnreadableError, match=r"^error\[UEP0105\]: (cannot read|the path of the program is empty)"
+    ) as caught:
+        parse_file(path)
+    assert str(path) in str(caught.value) or repr(path) in str(caught.value)
+
+
+def test_a_missing_file_brings_the_nearest_one(tmp_path):
+    (tmp_path / "experts.uniep").write_text("uniep 1\n")
+    with pytest.raises(UnreadableError, match=f"did you mean {tmp_path}/experts.uniep"):
+        parse_file(tmp_path / "expert.uniep")
+
+
+@pytest.mark.parametrize("path", [3, None, b"x", ["a.uniep"]])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(UniepError, match="parse_file takes a path, not") as caught:
+        parse_file(path)
+    assert caught.value.codes == ("UEP0601",)
+
+
+@pytest.mark.parametrize("text", [None, 3, b"uniep 1", Path("a.uniep")])
+def test_what_is_no_text_is_refused(text):
+    for wrong in (lambda: parse(text), lambda: parse(TWO, name=text)):
+        with pytest.raises(UniepError, match="text") as caught:
+            wrong()
+        assert caught.value.codes == ("UEP0601",)
+
+
+def test_pipes_are_read_until_they_are_too_long(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(pipe.write_text, TWO)
+        assert list(parse_file(pipe).moes) == ["one", "two"]
+        written.result()
+        endless = pool.submit(pipe.write_text, "#" * (MAX_SOURCE_BYTES * 2))
+        with pytest.raises(UniepError, match="the most is"):
+            parse_file(pipe)
+        with pytest.raises(BrokenPipeError):
+            endless.result()
 
 
 def test_files_that_are_no_text_are_refused(tmp_path):

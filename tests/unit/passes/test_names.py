@@ -36,6 +36,14 @@ def test_two_unnamed_results_are_two_buffers():
     assert [names[name] for name in results] == ["out", "out_2"]
 
 
+def test_unnamed_results_are_numbered_in_the_order_in_which_they_are_returned():
+    """One that is rounded where it is returned is made after one that is not."""
+    text = SUPPORTED["rows combined twice"].replace("-> bf16[T, H], bf16", "-> bf16[T, H], f32")
+    ops = lower(parse(text))
+    assert [*ops.types].index(ops.results[0]) > [*ops.types].index(ops.results[1])
+    assert [buffer_names(ops)[name] for name in ops.results] == ["out", "out_2"]
+
+
 def test_an_unnamed_result_beside_a_value_called_out():
     text = LAYER.replace(" y ", " out ").replace("(y,", "(out,")
     ops = lower(parse(text))

@@ -327,6 +327,18 @@ def test_too_many_waits_are_left_out_and_that_is_said(monkeypatch):
     assert 'class="u-edge' not in svg
 
 
+@pytest.mark.parametrize("name", ["m", "a layer with a name that is longer than all of its tasks are wide " * 3])
+@pytest.mark.parametrize("tokens", [0, 3, 60])
+def test_texts_about_tasks_end_inside_the_picture(tokens, name):
+    schedule = build(2)
+    root = parsed(tasks_svg(schedule, random_routing(schedule, seed=1, tokens=tokens), name))
+    _, _, width, height = map(float, root.get("viewBox").split())
+    for text in root.findall(f"{SVG}text"):
+        size = 15.0 if "u-heading" in text.get("class", "") else SMALL
+        assert float(text.get("x")) + text_width(text.text, size) <= width
+        assert float(text.get("y")) <= height
+
+
 def test_no_tasks_are_a_picture_too():
     schedule = build(1)
     parsed(tasks_svg(schedule, random_routing(schedule, seed=1, tokens=0), "a layer"))

@@ -174,13 +174,14 @@ def test_make_fx_sees_one_operator():
     assert_same_bits(graph(*inputs(9).args), layer(*inputs(9).args))
 
 
+@pytest.mark.parametrize("bounds", [{}, {"max": 4096}, {"min": 2, "max": 4096}], ids=str)
 @pytest.mark.parametrize("strict", [True, False])
-def test_export(strict):
+def test_export(strict, bounds):
     class Module(torch.nn.Module):
         def forward(self, x, ids, weights, w13, w2):
             return layer(x, ids, weights, w13, w2)
 
-    layer, tokens = compile_layer(SHAPE, "cpu"), torch.export.Dim("tokens", max=4096)
+    layer, tokens = compile_layer(SHAPE, "cpu"), torch.export.Dim("tokens", **bounds)
     shapes = ({0: tokens}, {0: tokens}, {0: tokens}, None, None)
     program = torch.export.export(Module(), inputs().args, dynamic_shapes=shapes, strict=strict)
     assert_same_bits(program.module()(*inputs(9).args), layer(*inputs(9).args))
