@@ -104,9 +104,7 @@ def _is_number(text: str) -> bool:
     return text.lstrip("-")[0].isdigit()
 
 
-_FUNCTIONS = frozenset(
-    {"silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square", "gelu_slope", "gelu_tanh_slope", "step"}
-)
+_FUNCTIONS = frozenset({"silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square", "gelu_slope", "gelu_tanh_slope"})
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
@@ -116,6 +114,8 @@ def _op_text(op: Op, operands: list[str], inside: str) -> str:
             return f"sum_of({f'tl.where({inside}, {operands[0]}, 0.0)' if inside else operands[0]}, 1)"
         case "join":
             return f"in_turn({operands[0]}, {operands[1]})"
+        case "step":
+            return f"is_positive({operands[0]})"
         case "within":
             return _within_text(op, operands[0])
         case "const":

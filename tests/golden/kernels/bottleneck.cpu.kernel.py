@@ -223,6 +223,12 @@ def sigmoid(x):
 
 
 @device_function
+def step(x):
+    """1 where x is positive, else 0."""
+    return tl.where(x > 0.0, 1.0, 0.0)
+
+
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -343,8 +349,8 @@ def gemm_low(index, board, num_tiles, tile_expert, tile_row, tile_rows, row_rout
         row_tile = tl.load(row_at + k)
         low_acc_tile = tl.load(low_acc_at + k)
         low_acc = mma(row_tile, low_acc_tile, low_acc)
-    low = rounded(low_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    low = rounded(low_acc, tl.bfloat16)
     out_at = low_ptr + out_rows * R + cols[None, :]
     tl.store(out_at, narrow(low, tl.bfloat16), mask=live[:, None])
     post(board + tile, "gpu")
@@ -413,10 +419,10 @@ def gemm_a(
         gate_acc += widen(gate_acc_bias)[None, :]
         up_acc_bias = tl.load(b13_ptr + expert * (2 * I) + I + cols)
         up_acc += widen(up_acc_bias)[None, :]
+        out_rows = (first_row + rows)[:, None].to(tl.int64)
         gate = rounded(gate_acc, tl.bfloat16)
         up = rounded(up_acc, tl.bfloat16)
         a = rounded(((2.0 * sigmoid(2.0 * gate)) - 1.0) * (up + 1.0), tl.bfloat16)
-        out_rows = (first_row + rows)[:, None].to(tl.int64)
         out_at = a_ptr + out_rows * I + cols[None, :]
         tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound + tile, "gpu")
@@ -473,8 +479,8 @@ def gemm_y(
             row_tile = tl.load(row_at + k)
             y_acc_tile = tl.load(y_acc_at + k)
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound * 2, "gpu")

@@ -161,6 +161,12 @@ def sigmoid(x):
 
 
 @device_function
+def step(x):
+    """1 where x is positive, else 0."""
+    return tl.where(x > 0.0, 1.0, 0.0)
+
+
+@device_function
 def now(state):
     """Nanoseconds, the same in all threads of a worker.
 
@@ -319,8 +325,8 @@ def gemm_low(index, board, num_tiles, tile_expert, tile_row, tile_rows, row_rout
         row_tile = tl.load(row_at + k)
         low_acc_tile = w0_tma.load([low_acc_first, k]).T
         low_acc = mma(row_tile, low_acc_tile, low_acc)
-    low = rounded(low_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    low = rounded(low_acc, tl.bfloat16)
     out_at = low_ptr + out_rows * R + cols[None, :]
     tl.store(out_at, narrow(low, tl.bfloat16), mask=live[:, None])
     post(board + tile, "gpu")
@@ -385,10 +391,10 @@ def gemm_a(
         gate_acc += widen(gate_acc_bias)[None, :]
         up_acc_bias = tl.load(b13_ptr + expert * (2 * I) + I + cols)
         up_acc += widen(up_acc_bias)[None, :]
+        out_rows = (first_row + rows)[:, None].to(tl.int64)
         gate = rounded(gate_acc, tl.bfloat16)
         up = rounded(up_acc, tl.bfloat16)
         a = rounded(((2.0 * sigmoid(2.0 * gate)) - 1.0) * (up + 1.0), tl.bfloat16)
-        out_rows = (first_row + rows)[:, None].to(tl.int64)
         out_at = a_ptr + out_rows * I + cols[None, :]
         tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound + tile, "gpu")
@@ -442,8 +448,8 @@ def gemm_y(
             row_tile = a_tma.load([first_row, k])
             y_acc_tile = w2_tma.load([y_acc_first, k]).T
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound * 2, "gpu")

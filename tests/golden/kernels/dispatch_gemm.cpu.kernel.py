@@ -168,6 +168,12 @@ def bf16_bits(values):
 
 
 @device_function
+def step(x):
+    """1 where x is positive, else 0."""
+    return tl.where(x > 0.0, 1.0, 0.0)
+
+
+@device_function
 def given_up(state):
     """Whether the call was given up."""
     return as_int(tl.load(state + STATE_ABORT)) != 0
@@ -267,8 +273,8 @@ def gemm_h(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
         row_tile = tl.load(row_at + k)
         h_acc_tile = tl.load(h_acc_at + k)
         h_acc = mma(row_tile, h_acc_tile, h_acc)
-    h = rounded(h_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    h = rounded(h_acc, tl.bfloat16)
     out_at = h_ptr + out_rows * N + cols[None, :]
     tl.store(out_at, narrow(h, tl.bfloat16), mask=live[:, None])
 

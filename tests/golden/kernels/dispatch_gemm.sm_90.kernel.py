@@ -100,6 +100,12 @@ def rounded(x, dtype: tl.constexpr):
 
 
 @device_function
+def step(x):
+    """1 where x is positive, else 0."""
+    return tl.where(x > 0.0, 1.0, 0.0)
+
+
+@device_function
 def given_up(state):
     """Whether the call was given up, the same in all threads of a worker: a load by each could see two answers."""
     return tl.atomic_add(state + STATE_ABORT, 0, sem="relaxed") != 0
@@ -199,8 +205,8 @@ def gemm_h(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
         row_tile = tl.load(row_at + k)
         h_acc_tile = w_tma.load([h_acc_first, k]).T
         h_acc = mma(row_tile, h_acc_tile, h_acc)
-    h = rounded(h_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    h = rounded(h_acc, tl.bfloat16)
     out_at = h_ptr + out_rows * N + cols[None, :]
     tl.store(out_at, narrow(h, tl.bfloat16), mask=live[:, None])
 

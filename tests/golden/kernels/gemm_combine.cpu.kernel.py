@@ -187,6 +187,12 @@ def bf16_bits(values):
 
 
 @device_function
+def step(x):
+    """1 where x is positive, else 0."""
+    return tl.where(x > 0.0, 1.0, 0.0)
+
+
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -307,8 +313,8 @@ def gemm_y(index, board, num_tiles, tile_expert, tile_row, tile_rows, a_ptr, w_p
         row_tile = tl.load(row_at + k)
         y_acc_tile = tl.load(y_acc_at + k)
         y_acc = mma(row_tile, y_acc_tile, y_acc)
-    y = rounded(y_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    y = rounded(y_acc, tl.bfloat16)
     out_at = y_ptr + out_rows * H + cols[None, :]
     tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
     post(board, "gpu")

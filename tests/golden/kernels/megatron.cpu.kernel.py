@@ -207,6 +207,12 @@ def silu(x):
 
 
 @device_function
+def step(x):
+    """1 where x is positive, else 0."""
+    return tl.where(x > 0.0, 1.0, 0.0)
+
+
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -349,10 +355,10 @@ def gemm_a(
         up_acc = mma(row_tile, up_acc_tile, up_acc)
     rows_5_numbers = tl.load(weights_ptr + route)
     rows_5 = widen(rows_5_numbers)[:, None]
+    out_rows = (first_row + rows)[:, None].to(tl.int64)
     gate = rounded(gate_acc, tl.bfloat16)
     up = rounded(up_acc, tl.bfloat16)
     a = rounded((silu(gate) * up) * rows_5, tl.bfloat16)
-    out_rows = (first_row + rows)[:, None].to(tl.int64)
     out_at = a_ptr + out_rows * I + cols[None, :]
     tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
     post(board + tile, "gpu")
@@ -397,8 +403,8 @@ def gemm_y(
             row_tile = tl.load(row_at + k)
             y_acc_tile = tl.load(y_acc_at + k)
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound, "gpu")

@@ -214,6 +214,12 @@ def silu(x):
 
 
 @device_function
+def step(x):
+    """1 where x is positive, else 0."""
+    return tl.where(x > 0.0, 1.0, 0.0)
+
+
+@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))
@@ -384,10 +390,10 @@ def gemm_a(
             gate_acc = mma(row_tile, gate_acc_tile, gate_acc)
             up_acc_tile = tl.load(up_acc_at + k)
             up_acc = mma(row_tile, up_acc_tile, up_acc)
+        out_rows = (first_row + rows)[:, None].to(tl.int64)
         gate = rounded(gate_acc, tl.bfloat16)
         up = rounded(up_acc, tl.bfloat16)
         a = rounded(silu(gate) * up, tl.bfloat16)
-        out_rows = (first_row + rows)[:, None].to(tl.int64)
         out_at = a_ptr + out_rows * I + cols[None, :]
         tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound + tile, "gpu")
@@ -444,8 +450,8 @@ def gemm_y(
             row_tile = tl.load(row_at + k)
             y_acc_tile = tl.load(y_acc_at + k)
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound * 2, "gpu")
