@@ -96,7 +96,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UEP0603": "an expert id is out of range",
         "UEP0604": "the target is not there",
         "UEP0605": "a library or a model does not fit its integration",
-        "UEP0606": "layers have no backward pass yet",
+        "UEP0606": "a layer has no such derivative",
         "UEP0607": "kernels are not built before a CUDA graph is captured",
         "UEP0608": "the name of an operator is taken",
     }

@@ -288,3 +288,27 @@ def test_logits_are_those_of_the_model(experts):
 @pytest.mark.parametrize("experts", sorted(set(MODELS) - set(QUICK)))
 def test_logits_of_every_model_are_its_own(experts):
     check(experts)
+
+
+def gradients_of_a_step(made, implementation):
+    """The gradients of all parameters of a model, by name, after a step on one sequence."""
+    made.set_experts_implementation(implementation)
+    made.zero_grad()
+    ids = torch.randint(3, SIZES["vocab_size"], (1, NUM_TOKENS), generator=torch.Generator().manual_seed(0))
+    made(input_ids=ids, labels=ids).loss.backward()
+    return {name: param.grad for name, param in made.named_parameters()}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_model_trains(checkpointed):
+    """Each gradient of a training step is that of the model's own experts."""
+    made = make_model("Qwen3MoeExperts").train()
+    expected = gradients_of_a_step(made, "eager")
+    if checkpointed:
+        made.gradient_checkpointing_enable()
+    found = gradients_of_a_step(made, "uniep")
+    assert {name for name, grad in expected.items() if "experts" in name and grad.any()} >= {
+        f"model.layers.{layer}.mlp.experts.{weight}" for layer in (0, 1) for weight in ("gate_up_proj", "down_proj")
+    }
+    for name, right in expected.items():
+        assert difference(found[name], right) < TOLERANCE, name

@@ -20,6 +20,7 @@ from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import TaskGraph
 from uniep_compiler.ir.types import RoutesType, RowsType
+from uniep_compiler.passes.names import buffer_names
 from uniep_compiler.passes.target import Target
 from uniep_compiler.runtime import torch_op, training
 from uniep_compiler.runtime.arguments import Signature, argument_error
@@ -35,6 +36,7 @@ from uniep_compiler.runtime.keywords import (
     is_count,
     placement_of,
 )
+from uniep_compiler.runtime.layout import Layout
 from uniep_compiler.runtime.locks import lock_across_forks
 from uniep_compiler.runtime.memory import MemoryReport, memory_report
 from uniep_compiler.runtime.plan import Plan, PlanShape
@@ -299,14 +301,25 @@ class Layer:
     # torch 2.11 takes no layer for a constant.
     _as_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-    def memory(self, tokens: int | Sequence[int]) -> MemoryReport:
-        """What a call with that many tokens (under a group: on each rank) takes of a device's memory."""
+    def memory(self, tokens: int | Sequence[int], *, training: bool = False) -> MemoryReport:
+        """What a call with that many tokens (under a group: on each rank) takes of a device's memory.
+
+        With `training`: a training step, for the gradients of all parameters. UEP0606 if there is no backward pass.
+        """
         ranks = tuple(tokens) if isinstance(tokens, Sequence) else (tokens,)
         if len(ranks) != len(self.placement) or not all(is_count(mine) and mine >= 0 for mine in ranks):
             raise argument_error(f"{tokens!r} is not a number of tokens for each of {len(self.placement)} ranks")
+        if not training:
+            return memory_report(self._layout(ranks))
+        passes = self.training.of_all()
+        backward = None if passes.backward is None else passes.backward._layout(ranks)
+        names = buffer_names(passes.forward.ops)
+        return memory_report(passes.forward._layout(ranks), backward, [names[kept] for kept in passes.forward.kept])
+
+    def _layout(self, tokens: tuple[int, ...]) -> Layout:
         device = torch.device("cpu" if self.target.interpreted else "cuda")
-        runner = self.calls.runner(self.compiled_for(max(ranks)), device)
-        return memory_report(runner.layout(self.plan_shape(ranks), self.signature.examples(ranks)))
+        runner = self.calls.runner(self.compiled_for(max(tokens)), device)
+        return runner.layout(self.plan_shape(tokens), self.signature.examples(tokens))
 
     def num_tokens(self, args: Sequence[object]) -> tuple[int, ...]:
         """Tokens of each rank, from arguments that fit."""

@@ -168,12 +168,6 @@ def bf16_bits(values):
 
 
 @device_function
-def step(x):
-    """1 where x is positive, else 0."""
-    return tl.where(x > 0.0, 1.0, 0.0)
-
-
-@device_function
 def given_up(state):
     """Whether the call was given up."""
     return as_int(tl.load(state + STATE_ABORT)) != 0

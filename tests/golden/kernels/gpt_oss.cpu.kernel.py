@@ -223,12 +223,6 @@ def sigmoid(x):
 
 
 @device_function
-def step(x):
-    """1 where x is positive, else 0."""
-    return tl.where(x > 0.0, 1.0, 0.0)
-
-
-@device_function
 def at_least(x, low):
     """x, or `low` where it is smaller; NaN stays NaN."""
     return tl.where(x < low, low, x)

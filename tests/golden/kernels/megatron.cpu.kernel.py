@@ -207,12 +207,6 @@ def silu(x):
 
 
 @device_function
-def step(x):
-    """1 where x is positive, else 0."""
-    return tl.where(x > 0.0, 1.0, 0.0)
-
-
-@device_function
 def wait(counter, target, scope, state, error, time_limit, rank, family, task, signal, place):
     """Check that `counter` is at least `target`. 1, or 0 if not: programs run one by one, so waiting would not help."""
     seen = as_int(tl.atomic_add(counter, 0, sem="acquire"))

@@ -158,12 +158,6 @@ def silu(x):
 
 
 @device_function
-def step(x):
-    """1 where x is positive, else 0."""
-    return tl.where(x > 0.0, 1.0, 0.0)
-
-
-@device_function
 def now(state):
     """Nanoseconds, the same in all threads of a worker.
 

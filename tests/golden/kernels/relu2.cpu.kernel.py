@@ -204,12 +204,6 @@ def relu(x):
 
 
 @device_function
-def step(x):
-    """1 where x is positive, else 0."""
-    return tl.where(x > 0.0, 1.0, 0.0)
-
-
-@device_function
 def square(x):
     """x * x."""
     return x * x

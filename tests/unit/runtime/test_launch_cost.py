@@ -114,7 +114,7 @@ def test_calls_of_one_size_share_their_variants(launches):
     for tokens in (40, 41, 48, 1, 640):
         one(*args_of(tokens))
     runner = runner_of(one)
-    assert [len(kernel.variants) for kernel in (*runner._plan, *runner._forward)] == [1, 1, 1]
+    assert [len(kernel.variants) for kernel in (*runner._plan, *runner._kernels)] == [1, 1, 1]
     assert len(launches) == 15
 
 
@@ -125,7 +125,7 @@ def test_a_tensor_at_an_odd_address_gets_a_variant_of_its_own(launches):
     for _ in range(2):
         one(odd, *args[1:])
         one(*args)
-    (forward,) = runner_of(one)._forward
+    (forward,) = runner_of(one)._kernels
     assert len(forward.variants) == 2
     place = forward.names.index("x_ptr")
     assert [plain(arguments[place]) for name, _, arguments in launches if name == "forward"] == [
@@ -148,7 +148,7 @@ def test_strides_are_handed_over(launches):
     wide = torch.zeros(40, 96, dtype=torch.bfloat16)
     for x in (args[0], wide[:, :64], wide[:, :64]):
         one(x, *args[1:])
-    (forward,) = runner_of(one)._forward
+    (forward,) = runner_of(one)._kernels
     place = forward.names.index("x_stride")
     assert [arguments[place] for name, _, arguments in launches if name == "forward"] == [64, 96, 96]
 
@@ -158,7 +158,7 @@ def test_weights_of_several_modules_share_a_layer(launches):
     modules = [make_inputs(SHAPE, "cpu", dtype="bf16", seed=seed) for seed in range(3)]
     for inputs in (*modules, *modules):
         one(x, ids, weights, inputs.w13, inputs.w2)
-    (forward,) = runner_of(one)._forward
+    (forward,) = runner_of(one)._kernels
     place = forward.names.index("w2_tma")
     bases = [plain(arguments[place])[0] for name, _, arguments in launches if name == "forward"]
     assert bases == [inputs.w2.data_ptr() for inputs in (*modules, *modules)]

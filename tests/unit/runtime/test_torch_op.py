@@ -360,22 +360,6 @@ def test_operators_of_a_layer_are_those_of_its_equals():
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_gradient_is_an_error_and_never_nothing():
-    layer = compile_layer(SHAPE, "cpu")
-    x, *rest = inputs().args
-    x = x.clone().requires_grad_()
-    for function in (layer, layer.register("without_gradient")):
-        with torch.enable_grad():
-            out = function(x, *rest)
-            assert out.requires_grad
-            assert_same_bits(out.detach(), layer(x, *rest))
-            with pytest.raises(uniep.UniepError, match="UEP0606"):
-                out.sum().backward()
-    assert not layer(x, *rest).requires_grad
-    with torch.enable_grad():
-        assert not layer(x.detach(), *rest).requires_grad
-
-
 DERIVATIVES = {
     "grad": lambda function, x: torch.func.grad(lambda x: function(x).sum())(x),
     "vjp": lambda function, x: torch.func.vjp(function, x),
@@ -385,7 +369,6 @@ DERIVATIVES = {
     "hessian": lambda function, x: torch.func.hessian(lambda x: function(x).sum())(x),
     "linearize": lambda function, x: torch.func.linearize(function, x),
     "vmap of grad": lambda function, x: torch.func.vmap(torch.func.grad(lambda x: function(x).sum()))(x[None]),
-    "jacobian": torch.autograd.functional.jacobian,
     "dual tensors": lambda function, x: forward_ad_of(function, x),
 }
 
@@ -431,10 +414,3 @@ def test_results_may_be_changed_in_place():
         out = layer(x.clone().requires_grad_(), *rest)
         out.mul_(2)
     assert_same_bits(out, layer(x, *rest) * 2)
-
-
-def test_a_compiled_function_that_trains_is_refused(trace):
-    layer = compile_layer(SHAPE, "cpu")
-    x, *rest = inputs().args
-    with torch.enable_grad(), pytest.raises(Exception, match="UEP0606"):
-        trace(lambda *args: layer(*args))(x.clone().requires_grad_(), *rest)
