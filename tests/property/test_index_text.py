@@ -58,7 +58,7 @@ def test_other_text_is_an_error_with_a_place(text):
     "text", ["(" * 3000, "a[0]@" * 3000, "min(" * 3000, "t[" * 3000, "1" + "+1" * 3000, "9" * 5000]
 )
 def test_texts_are_as_deep_and_numbers_as_long_as_can_be_read(text):
-    with pytest.raises(UniepError, match="expected an expression of at most|expected an integer of at most") as caught:
+    with pytest.raises(UniepError, match=r"expected an expression of at most|expected an integer of at most") as caught:
         parse_expr(text)
     assert caught.value.codes == ("UEP0112",)
     assert "^" in str(caught.value)
