@@ -140,7 +140,8 @@ class Reader:
         found = f"`{shown}`" if shown else "the end"
         label = Label(span=span, text=f"expected {expected}")
         message = f"expected {expected}, found {found}"
-        raise UniepError([Diagnostic(code="UEP0112", message=message, labels=(label,))], self.source)
+        help_ = "`uniepc show --stage tasks` and `uniepc show --stage schedule --full` print texts that can be read"
+        raise UniepError([Diagnostic(code="UEP0112", message=message, labels=(label,), help=help_)], self.source)
 
 
 def _check_text(text: object) -> None:
