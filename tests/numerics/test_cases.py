@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
+import triton.language as tl
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import InterpretedFunction
 
 import uniep_compiler as uniep
 from tests.numerics.layers import (
@@ -498,6 +503,26 @@ def test_h3_rounding_is_to_nearest_even(device):
     expected = (args[0].float() * args[2]).bfloat16()
     assert torch.equal(call(layer, *args), expected)
     assert expected[3, 0] == INF
+
+
+def count_to_the_number_of_programs(out):
+    """A kernel whose loop ends at a number that is known only when it runs."""
+    for count in range(tl.num_programs(0)):
+        tl.store(out, count + 1)
+
+
+def test_h4_loops_over_cdiv(interpreter):
+    """From numpy 2.4 on a block of one number is no integer, and older ones warn. Our loops over `cdiv` use none."""
+    shape = Shape(tokens=40, experts=6, topk=2)
+    single, inputs = compile_layer(shape, interpreter), make_inputs(shape, interpreter)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        with pytest.raises(InterpreterError, match=r"Conversion of an array|only 0-dimensional arrays"):
+            InterpretedFunction(count_to_the_number_of_programs)[(1,)](torch.zeros(1, dtype=torch.int32))
+        out = run(single, inputs)
+        for tokens in ([40, 0], [9, 31]):
+            assert_same_bits(run(compile_layer(shape, interpreter, ranks=2), inputs, tokens), out)
+    assert_close(single, inputs, out, "f32")
 
 
 def test_h5_no_program_waits_for_a_later_one(interpreter):

@@ -52,3 +52,31 @@ def test_other_text_is_an_error_with_a_place(text):
         parse_expr(text)
     assert caught.value.codes == ("UEP0112",)
     assert "^" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 3000, "a[0]@" * 3000, "min(" * 3000, "t[" * 3000, "1" + "+1" * 3000, "9" * 5000]
+)
+def test_texts_are_as_deep_and_numbers_as_long_as_can_be_read(text):
+    with pytest.raises(UniepError, match=r"expected an expression of at most|expected an integer of at most") as caught:
+        parse_expr(text)
+    assert caught.value.codes == ("UEP0112",)
+    assert "^" in str(caught.value)
+
+
+def test_ordinary_depth_is_read():
+    text = "(" * 20 + "a" + " + 1) * 2" * 20
+    assert print_expr(parse_expr(text)) == text
+
+
+@pytest.mark.parametrize("text", [None, 3, b"a"])
+def test_what_is_no_text_is_refused(text):
+    with pytest.raises(UniepError, match="is read from a text") as caught:
+        parse_expr(text)
+    assert caught.value.codes == ("UEP0112",)
+
+
+@pytest.mark.parametrize("text", ["\u0663", "a + \u0662"])
+def test_only_digits_of_ascii_make_numbers(text):
+    with pytest.raises(UniepError, match="UEP0112"):
+        parse_expr(text)

@@ -1,61 +1,52 @@
-"""Printing is parsing: any OpGraph prints to a text that reads back as the same graph."""
+"""Printing is parsing: every OpGraph prints to a text that reads back as the same graph, and no other text is taken."""
 
 from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from uniep_compiler.ir.ops import Op, OpGraph, Value
+import uniep_compiler as uniep
+from tests.programs import NASTY, SUPPORTED, UNSUPPORTED
+from tests.random_programs import random_program
+from uniep_compiler.diagnostics import UniepError, render_all
+from uniep_compiler.frontend.lower import lower
+from uniep_compiler.ir.op_table import OPS
 from uniep_compiler.ir.ops_text import print_ops, read_ops
-from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType
+from uniep_compiler.passes.differentiate import differentiable_params, differentiate
 
-NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.]{0,8}", fullmatch=True)
-DIM_NAMES = st.from_regex(r"[A-Z][a-z0-9]?", fullmatch=True)
-DIMS = st.builds(Dim.make, st.integers(-99, 99), st.dictionaries(DIM_NAMES, st.integers(-9, 9), max_size=3))
-SHAPES = st.lists(DIMS, max_size=3).map(tuple)
-TYPES = st.one_of(
-    st.builds(TensorType, dtype=st.sampled_from(DType), shape=SHAPES),
-    st.builds(RoutesType, tokens=DIMS, topk=DIMS, experts=DIMS),
-    st.builds(RowsType, dtype=st.sampled_from(DType), routes=NAMES, shape=SHAPES),
-)
-ATTRS = st.one_of(
-    st.integers(),
-    st.floats(allow_nan=False),
-    st.booleans(),
-    st.sampled_from(DType),
-    st.text().filter(lambda s: s not in set(DType)),
-)
-CONDITIONS = st.sampled_from(["H % 16 == 0", "K <= E", "(H + 1) // 2 > -1"])
+EXAMPLES = [path.read_text(encoding="utf-8") for path in sorted(Path("examples").glob("*.uniep"))]
+PROGRAMS = [NASTY, *SUPPORTED.values(), *(text for text, _ in UNSUPPORTED.values()), *EXAMPLES]
+
+
+@cache
+def passes_of(text):
+    """The graph of a program, that of its forward pass in training, and that of its backward pass."""
+    graph = lower(uniep.parse(text))
+    derivative = differentiate(graph, differentiable_params(graph))
+    return graph, derivative.forward, derivative.backward
+
+
+def graphs():
+    texts = st.sampled_from(PROGRAMS) | st.integers(0, 10**6).map(random_program)
+    return texts.flatmap(lambda text: st.sampled_from(passes_of(text)))
 
 
 @st.composite
-def graphs(draw):
-    names = iter(draw(st.lists(NAMES, min_size=12, max_size=12, unique=True)))
-    params = tuple(Value(name=next(names), type=type_) for type_ in draw(st.lists(TYPES, max_size=3)))
-    known = [param.name for param in params]
-    values, ops = [], []
-    for num_results in draw(st.lists(st.integers(0, 2), max_size=4)):
-        results = [Value(name=next(names), type=draw(TYPES)) for _ in range(num_results)]
-        operands = draw(st.lists(st.sampled_from(known), max_size=3)) if known else []
-        attrs = draw(st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), ATTRS, max_size=3))
-        ops.append(
-            Op(
-                kind=draw(NAMES),
-                operands=tuple(operands),
-                results=tuple(value.name for value in results),
-                attrs=tuple(attrs.items()),
-            )
-        )
-        values += results
-        known += [value.name for value in results]
-    return OpGraph(
-        name=draw(NAMES),
-        params=params,
-        values=tuple(values),
-        ops=tuple(ops),
-        results=tuple(draw(st.lists(st.sampled_from(known), max_size=3)) if known else ()),
-        constraints=tuple(draw(st.lists(CONDITIONS, max_size=2))),
+def broken_texts(draw):
+    """The text of a graph with a few words exchanged, left out or put in."""
+    words = re.findall(r"\w+|\s+|.", print_ops(draw(graphs())))
+    others = st.sampled_from(sorted(set(words))) | st.sampled_from(
+        [*OPS, "true", "f16", "i32", "0", "-", "1e999", "\0"]
     )
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, len(words) - 1))
+        words[place : place + draw(st.integers(0, 1))] = draw(st.lists(others, max_size=1))
+        words = words or [" "]
+    return "".join(words)
 
 
 @given(graphs())
@@ -67,3 +58,23 @@ def test_every_graph_reads_back_as_it_was(graph):
         type(value) for op in graph.ops for _, value in op.attrs
     ]
     assert print_ops(again) == text
+
+
+def test_the_programs_have_every_op():
+    graphs_ = [graph for text in PROGRAMS for graph in passes_of(text)]
+    assert {op.kind for graph in graphs_ for op in graph.ops} == set(OPS)
+
+
+@given(broken_texts())
+def test_a_broken_text_is_refused_with_places_or_is_a_graph(text):
+    try:
+        graph, found, source = read_ops(text), (), None
+    except UniepError as error:
+        graph, found, source = None, error.diagnostics, error.source
+    if graph is not None:
+        assert read_ops(print_ops(graph)) == graph
+    else:
+        assert found
+        assert render_all(found, source)
+        assert all(diagnostic.labels and diagnostic.help for diagnostic in found)
+        assert all(1 <= label.span.line <= len(source.lines) for one in found for label in one.labels)

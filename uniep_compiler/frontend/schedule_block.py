@@ -19,7 +19,7 @@ from uniep_compiler.ir.constraint import holds
 from uniep_compiler.options import ScheduleOptions
 from uniep_compiler.source import Span
 
-_TARGET = re.compile(r"cpu|cuda|sm_\d{2,3}a?")
+_TARGET = re.compile(r"cpu|cuda|sm_[0-9]{2,3}a?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Lookup, Sym
+from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Lookup, Sym, children
 from uniep_compiler.ir.reader import Reader
 
 _CALLS = {op.value: op for op in (BinaryOp.MIN, BinaryOp.MAX, BinaryOp.CEILDIV)}
@@ -18,6 +18,9 @@ _LEVELS: tuple[tuple[BinaryOp, ...], ...] = (
     (BinaryOp.MUL, BinaryOp.FLOORDIV, BinaryOp.MOD),
 )
 """Infix operators, loosest first. Each level groups from the left, but comparisons don't chain."""
+
+_MOST_LEVELS = 100
+"""Operators and look-ups of a text that are nested, as those of a sum are."""
 
 
 def print_expr(expr: Expr) -> str:
@@ -67,17 +70,29 @@ def parse_expr(text: str) -> Expr:
 
 def read_expr(reader: Reader) -> Expr:
     """Take an expression."""
-    return _read(reader, 0)
+    return _read_shallow(reader, 0)
 
 
 def read_term(reader: Reader) -> Expr:
     """Take an expression beside which a comparison may stand."""
-    return _read(reader, 1)
+    return _read_shallow(reader, 1)
 
 
 def read_atom(reader: Reader) -> Expr:
     """Take an expression that is one piece."""
-    return _read(reader, len(_LEVELS))
+    return _read_shallow(reader, len(_LEVELS))
+
+
+def _read_shallow(reader: Reader, level: int) -> Expr:
+    """Take an expression that whoever walks it can walk by recursion."""
+    start = reader.token
+    expr = _read(reader, level)
+    parts: list[Expr] = [expr]
+    for _ in range(_MOST_LEVELS):
+        parts = [child for part in parts for child in children(part)]
+    if parts:
+        reader.fail(f"an expression of at most {_MOST_LEVELS} levels", start)
+    return expr
 
 
 def _read(reader: Reader, level: int) -> Expr:
@@ -93,6 +108,11 @@ def _read(reader: Reader, level: int) -> Expr:
 
 
 def _read_atom(reader: Reader) -> Expr:
+    with reader.nested():
+        return _read_inside(reader)
+
+
+def _read_inside(reader: Reader) -> Expr:
     if reader.accept("("):
         expr = read_expr(reader)
         reader.expect(")")

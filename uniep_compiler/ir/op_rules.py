@@ -87,9 +87,9 @@ class Site:
         """The routes that `rows` belong to."""
         type_ = self.types.get(rows.routes)
         if not isinstance(type_, RoutesType):
-            self.wrong(
-                "UEP0209", f"`{rows.routes}` in {rows} is not a value of routes", (0, f"this is {rows}"), help=""
-            )
+            message = f"`{rows.routes}` in {rows} is not a value of routes"
+            help_ = "rows name the routes that they belong to: `bf16[rows(r), H]` goes with an `r : routes[T, K, E]`"
+            self.wrong("UEP0209", message, (0, f"this is {rows}"), help=help_)
         return type_
 
     def same(self, what: str, first: tuple[int, Dim], second: tuple[int, Dim], help: str = "") -> None:

@@ -23,6 +23,8 @@ class SlotKind(Enum):
     WEIGHT = auto()  # a parameter that is sharded by expert; an operand of the op
     WORD = auto()  # one of some words; an attribute
     NUMBER = auto()  # a constant; an attribute
+    DTYPE = auto()  # an element type of floating point; an attribute
+    DIM = auto()  # a dim, as text; an attribute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class OpInfo:
 
     `moves` tells that the numbers of the first operand are only moved: the result is as rounded as that was.
     `surface` tells that programs call it by this name; the others come from operators and from lowering.
+    `lowered` are attributes for which nothing stands in a call: lowering knows them.
     """
 
     name: str
@@ -54,6 +57,7 @@ class OpInfo:
     doc: str
     rule: Callable[[Site], tuple[Type, ...]]
     slots: tuple[Slot, ...] = (Slot(name="v"),)
+    lowered: tuple[Slot, ...] = ()
     num_results: int = 1
     moves: bool = False
     surface: bool = True
@@ -79,6 +83,7 @@ _ENTRIES = (
         doc="The plan of which rows go to which expert; -1 is no expert.",
         rule=op_rules.route,
         slots=(Slot(name="ids"),),
+        lowered=(Slot(name="experts", kind=SlotKind.DIM),),
     ),
     OpInfo(
         name="dispatch",
@@ -224,6 +229,7 @@ _ENTRIES = (
         signature="cast(v, D)",
         doc="The same numbers in another dtype, rounded to nearest, ties to even. Naming a value does it too.",
         rule=op_rules.round_,
+        lowered=(Slot(name="dtype", kind=SlotKind.DTYPE),),
         surface=False,
     ),
     OpInfo(
@@ -232,6 +238,7 @@ _ENTRIES = (
         doc="A number, in f32.",
         rule=op_rules.const,
         slots=(),
+        lowered=(Slot(name="value", kind=SlotKind.NUMBER),),
         surface=False,
     ),
 )

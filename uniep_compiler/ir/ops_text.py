@@ -14,13 +14,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
 
 from uniep_compiler.diagnostics import Diagnostic, Label, UniepError
 from uniep_compiler.ir.ops import Attr, Op, OpGraph, Value
+from uniep_compiler.ir.ops_check import Name, OpLine, OpsCheck
 from uniep_compiler.ir.types import Dim, DType, RoutesType, RowsType, TensorType, Type
 from uniep_compiler.source import Source, Span
 
-_NAME = r"[A-Za-z_][\w.]*"
+_NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
 _TYPE = r"\w+\[[^\]]*\]"
 _GRAPH = re.compile(rf"graph ({_NAME}) {{")
 _PARAM = re.compile(rf"param ({_NAME}) : ({_TYPE})")
@@ -29,6 +32,8 @@ _RETURN = re.compile(r"return(?: (.+))?")
 _OP = re.compile(rf"(?:(.+?) = )?({_NAME})\(([^)]*)\)(?: (\{{.*\}}))?")
 _RESULT = re.compile(rf"({_NAME}) : ({_TYPE})")
 _ROWS = re.compile(rf"rows\(({_NAME})\)")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?")
+_VALUE = re.compile(_NAME)
 _ATTR = re.compile(r'(\w+) = ("(?:[^"\\]|\\.)*"|[^,"]+)')
 
 
@@ -64,16 +69,46 @@ def _attr_text(value: Attr) -> str:
 
 
 def read_ops(text: str, name: str = "<ops>") -> OpGraph:
-    """The graph of a text that `print_ops` wrote; UniepError (UEP0111) with the line for any other text.
+    """The graph of a text that `print_ops` wrote. Its spans are those of this text.
 
-    Its spans are those of this text. Types are taken as they stand: the verifier checks them.
+    Raises UniepError with the place in any other text: UEP0111 where a line is of no form that there is, or else all
+    that is wrong with names, ops and types, with the codes that programs have for it.
     """
+    _check_text(text)
     return _Reader(Source(name=name, text=text)).read()
+
+
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        message = f"an OpGraph is read from a text, not from {type(text).__name__}"
+        raise UniepError([Diagnostic(code="UEP0111", message=message, help="a text is a str")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One line without the blanks around it, and where it starts."""
+
+    text: str
+    number: int
+    column: int
+
+    @property
+    def span(self) -> Span:
+        return self.part(0, len(self.text))
+
+    def part(self, start: int, end: int) -> Span:
+        """The place of `text[start:end]`."""
+        return Span(line=self.number, column=self.column + start, end_line=self.number, end_column=self.column + end)
+
+    def name(self, found: re.Match[str], group: int = 1) -> Name:
+        """A group of what was found in this line, with its place."""
+        return Name(text=found[group], span=self.part(*found.span(group)))
 
 
 class _Reader:
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._check = OpsCheck()
         self._name: str | None = None
         self._params: list[Value] = []
         self._values: list[Value] = []
@@ -83,16 +118,17 @@ class _Reader:
 
     def read(self) -> OpGraph:
         closed = False
-        span = _line_span(1, "")
-        for number, line in self._lines():
-            span = _line_span(number, line)
+        line = _Line(text="", number=1, column=1)
+        for line in self._lines():
             if closed:
-                raise self._wrong(span, "nothing more behind `}`")
-            closed = line.strip() == "}" and self._results is not None
+                self._wrong(line.span, "nothing more behind `}`")
+            closed = line.text == "}" and self._results is not None
             if not closed:
-                self._read_line(line.strip(), span)
+                self._read_line(line)
         if not closed or self._name is None or self._results is None:
-            raise self._wrong(span, "`graph name {`, lines, `return ...` and `}`")
+            self._wrong(line.span, "`graph name {`, lines, `return ...` and `}`")
+        self._check.check_params(self._params)
+        self._check.bag.raise_if_errors(self._source)
         return OpGraph(
             name=self._name,
             params=tuple(self._params),
@@ -100,60 +136,92 @@ class _Reader:
             ops=tuple(self._ops),
             results=self._results,
             constraints=tuple(self._constraints),
-            span=_line_span(1, self._source.line(1)),
+            span=_Line(text=self._source.line(1), number=1, column=1).span,
         )
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
-        return ((number, line) for number, line in enumerate(self._source.lines, 1) if line.strip())
+    def _lines(self) -> Iterator[_Line]:
+        for number, line in enumerate(self._source.lines, 1):
+            if text := line.strip():
+                yield _Line(text=text, number=number, column=len(line) - len(line.lstrip()) + 1)
 
-    def _read_line(self, line: str, span: Span) -> None:
+    def _read_line(self, line: _Line) -> None:
         if self._name is None:
-            self._name = self._match(_GRAPH, line, span, "`graph name {`")[1]
+            self._name = self._match(_GRAPH, line, "`graph name {`")[1]
         elif self._results is not None:
-            raise self._wrong(span, "`}` behind `return`")
-        elif found := _PARAM.fullmatch(line):
-            self._params.append(Value(name=found[1], type=self._type(found[2], span), span=span))
-        elif found := _WHERE.fullmatch(line):
+            self._wrong(line.span, "`}` behind `return`")
+        elif found := _PARAM.fullmatch(line.text):
+            if self._constraints or self._ops:
+                self._wrong(line.span, "parameters first, before conditions and ops")
+            self._params.append(self._value(found, line))
+            self._check.define(self._params[-1])
+        elif found := _WHERE.fullmatch(line.text):
+            if self._ops:
+                self._wrong(line.span, "conditions before ops")
+            self._check.check_condition(found[1], line.part(*found.span(1)))
             self._constraints.append(found[1])
-        elif found := _RETURN.fullmatch(line):
-            self._results = _names(found[1])
+        elif found := _RETURN.fullmatch(line.text):
+            names = self._names(found, 1, line)
+            self._check.check_results(names)
+            self._results = tuple(name.text for name in names)
         else:
-            self._read_op(line, span)
+            self._read_op(line)
 
-    def _read_op(self, line: str, span: Span) -> None:
-        found = self._match(_OP, line, span, "`name : type = op(operands) {attributes}`")
-        results = [Value(name=r[1], type=self._type(r[2], span), span=span) for r in _RESULT.finditer(found[1] or "")]
-        left = ", ".join(f"{value.name} : {value.type}" for value in results)
-        if left != (found[1] or ""):
-            raise self._wrong(span, "results like `name : type`, with commas between")
-        self._values += results
-        self._ops.append(
-            Op(
-                kind=found[2],
-                operands=_names(found[3]),
-                results=tuple(value.name for value in results),
-                attrs=self._attrs(found[4] or "{}", span),
-                span=span,
-            )
+    def _read_op(self, line: _Line) -> None:
+        found = self._match(_OP, line, "`name : type = op(operands) {attributes}`")
+        op_line = OpLine(
+            kind=line.name(found, 2),
+            operands=self._names(found, 3, line),
+            results=self._op_results(found, line),
+            attrs=self._attrs(found, line),
+            span=line.span,
         )
+        self._check.check_op(op_line)
+        self._values += op_line.results
+        self._ops.append(op_line.op)
 
-    def _attrs(self, text: str, span: Span) -> tuple[tuple[str, Attr], ...]:
-        found = [(match[1], match[2]) for match in _ATTR.finditer(text[1:-1])]
-        if ", ".join(f"{name} = {value}" for name, value in found) != text[1:-1]:
-            raise self._wrong(span, "attributes like `{name = value}`")
-        return tuple((name, self._attr(value, span)) for name, value in found)
+    def _op_results(self, found: re.Match[str], line: _Line) -> tuple[Value, ...]:
+        left = found[1] or ""
+        results = tuple(self._value(result, line) for result in _RESULT.finditer(left))
+        if left != ", ".join(f"{value.name} : {value.type}" for value in results):
+            self._wrong(line.part(*found.span(1)), "results like `name : type`, with commas between")
+        return results
 
-    def _attr(self, text: str, span: Span) -> Attr:
+    def _value(self, found: re.Match[str], line: _Line) -> Value:
+        name = line.name(found)
+        return Value(name=name.text, type=self._type(found[2], line.part(*found.span(2))), span=name.span)
+
+    def _names(self, found: re.Match[str], group: int, line: _Line) -> tuple[Name, ...]:
+        text, start = found[group] or "", found.start(group)
+        names = tuple(
+            Name(text=name[0], span=line.part(start + name.start(), start + name.end()))
+            for name in _VALUE.finditer(text)
+        )
+        if text != ", ".join(name.text for name in names):
+            self._wrong(line.part(*found.span(group)), "names, with commas between")
+        return names
+
+    def _attrs(self, found: re.Match[str], line: _Line) -> tuple[tuple[Name, Attr], ...]:
+        if found[4] is None:
+            return ()
+        text, start = found[4][1:-1], found.start(4) + 1
+        attrs = list(_ATTR.finditer(text))
+        if not attrs or text != ", ".join(attr[0] for attr in attrs):
+            self._wrong(line.part(*found.span(4)), "attributes like `{name = value}`")
+        shifted = _Line(text=text, number=line.number, column=line.column + start)
+        return tuple((shifted.name(attr), self._attr(shifted.name(attr, 2))) for attr in attrs)
+
+    def _attr(self, value: Name) -> Attr:
+        text = value.text
         if text in set(DType):
             return DType(text)
         if text in ("true", "false"):
             return text == "true"
         try:
-            if text.startswith('"'):
-                return str(json.loads(text))
-            return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+            if number := _NUMBER.fullmatch(text):
+                return float(text) if number[1] or number[2] else int(text)
+            return str(json.loads(text if text.startswith('"') else ""))
         except ValueError:
-            raise self._wrong(span, f"a value of an attribute, not {text}") from None
+            self._wrong(value.span, "a value of an attribute")
 
     def _type(self, text: str, span: Span) -> Type:
         name, _, rest = text[:-1].partition("[")
@@ -166,24 +234,16 @@ class _Reader:
                 return RowsType(dtype=DType(name), routes=rows[1], shape=tuple(map(Dim.parse, more)))
             return TensorType(dtype=DType(name), shape=tuple(map(Dim.parse, (first, *more))) if rest else ())
         except ValueError:
-            raise self._wrong(span, f"a type, not `{text}`") from None
+            self._wrong(span, f"a type, not `{text}`")
 
-    def _match(self, pattern: re.Pattern[str], line: str, span: Span, expected: str) -> re.Match[str]:
-        found = pattern.fullmatch(line)
+    def _match(self, pattern: re.Pattern[str], line: _Line, expected: str) -> re.Match[str]:
+        found = pattern.fullmatch(line.text)
         if found is None:
-            raise self._wrong(span, expected)
+            self._wrong(line.span, expected)
         return found
 
-    def _wrong(self, span: Span, expected: str) -> UniepError:
+    def _wrong(self, span: Span, expected: str) -> NoReturn:
         message = "this is not the text of an OpGraph"
         label = Label(span=span, text=f"expected {expected}")
-        return UniepError([Diagnostic(code="UEP0111", message=message, labels=(label,))], self._source)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(text.split(", ")) if text else ()
-
-
-def _line_span(number: int, line: str) -> Span:
-    column = len(line) - len(line.lstrip()) + 1
-    return Span(line=number, column=column, end_line=number, end_column=len(line.rstrip()) + 1)
+        help_ = "`uniepc show --stage ops` prints texts that can be read"
+        raise UniepError([Diagnostic(code="UEP0111", message=message, labels=(label,), help=help_)], self._source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
@@ -17,12 +18,14 @@ _TOKEN = re.compile(
       | (?P<name>[A-Za-z_][\w.]*)
       | (?P<float>[0-9]+(?:\.[0-9]+)?[eE][-+]?[0-9]+|[0-9]+\.[0-9]+)
       | (?P<int>[0-9]+)
-      | (?P<string>"(?:[^"\\\n]|\\.)*")
+      | (?P<string>"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")
       | (?P<punctuation>//|==|>=|->|[-+*%<>=()\[\]{},:@$])""",
     re.VERBOSE,
 )
 
 _MOST_DIGITS = 18
+_MOST_NESTED = 40
+_MOST_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +41,11 @@ class Reader:
     """A cursor over the tokens of one text. What does not fit raises UniepError (UEP0112) at the token's place."""
 
     def __init__(self, text: str, name: str = "<ir>") -> None:
+        _check_text(text)
         self.source = Source(name=name, text=text)
         self._tokens = tuple(self._tokenize(text))
         self._next = 0
+        self._depth = 0
 
     def _tokenize(self, text: str) -> Iterator[Token]:
         offset = 0
@@ -96,6 +101,15 @@ class Reader:
             self.fail(expected, start, found=str(value))
         return value
 
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """For what stands inside of something of its own kind: fails where that is too deep."""
+        if self._depth == _MOST_NESTED:
+            self.fail(f"an expression of at most {_MOST_NESTED} levels of brackets")
+        self._depth += 1
+        yield
+        self._depth -= 1
+
     def end(self) -> None:
         """Nothing may be left."""
         if self.token.kind != "end":
@@ -121,8 +135,16 @@ class Reader:
         before = self.source.text[: token.offset]
         line, column = before.count("\n") + 1, token.offset - (before.rfind("\n") + 1) + 1
         shown = found or token.text
+        shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
         span = Span(line=line, column=column, end_line=line, end_column=column + max(1, len(shown)))
         found = f"`{shown}`" if shown else "the end"
         label = Label(span=span, text=f"expected {expected}")
         message = f"expected {expected}, found {found}"
-        raise UniepError([Diagnostic(code="UEP0112", message=message, labels=(label,))], self.source)
+        help_ = "`uniepc show --stage tasks` and `uniepc show --stage schedule --full` print texts that can be read"
+        raise UniepError([Diagnostic(code="UEP0112", message=message, labels=(label,), help=help_)], self.source)
+
+
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        message = f"a task graph or a schedule is read from a text, not from {type(text).__name__}"
+        raise UniepError([Diagnostic(code="UEP0112", message=message, help="a text is a str")])

@@ -31,7 +31,7 @@ class DType(StrEnum):
 LARGEST_F32 = float.fromhex("0x1.fffffep127")
 """The largest number that f32 has."""
 
-_TERM = re.compile(r"(?P<sign>[+-]?)(?:(?P<number>\d+)(?:\*(?P<scaled>[A-Za-z_]\w*))?|(?P<name>[A-Za-z_]\w*))")
+_TERM = re.compile(r"(?P<sign>[+-]?)(?:(?P<number>[0-9]+)(?:\*(?P<scaled>[A-Za-z_]\w*))?|(?P<name>[A-Za-z_]\w*))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,9 @@ NAMESPACE = "uniep"
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 """Expert weights have to be contiguous: no compiler may choose another layout for an argument."""
 
+_NOT_OPERATORS = frozenset((*dir(torch._ops._OpNamespace), *vars(torch._ops._OpNamespace(NAMESPACE))))
+"""What the object `torch.ops.uniep` has of its own."""
+
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _digests: dict[str, str] = {}
 _lock = lock_across_forks()
@@ -110,6 +113,8 @@ def register(layer: Layer, name: str) -> Any:
     """`torch.ops.uniep.NAME` for the layer. UEP0601 for a name that cannot be, UEP0608 for one that is another's."""
     if not isinstance(name, str) or not name.isascii() or not name.isidentifier() or keyword.iskeyword(name):
         raise argument_error(f"{name!r} cannot be the name of an operator", "use letters, digits and underscores")
+    if name in _NOT_OPERATORS or name.startswith("__"):
+        raise argument_error(f"{name!r} cannot be the name of an operator", f"torch.ops.{NAMESPACE}.{name} is not one")
     return getattr(torch.ops.uniep, define(layer, name))
 
 

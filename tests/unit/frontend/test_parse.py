@@ -267,3 +267,19 @@ def test_a_schedule_says_where_it_applies():
 def test_a_program_can_be_copied_and_pickled():
     program = parse(TWO)["two"]
     assert pickle.loads(pickle.dumps(program)) == copy.deepcopy(program) == program
+
+
+def test_a_program_is_shown_by_its_name_and_layers():
+    text = "uniep 1\n" + "".join(
+        f"moe {name}(x : bf16[T, H], ids : i32[T, K]) -> bf16[T, H] {{\n return combine(dispatch(x, ids))\n}}\n"
+        for name in ("first", "second")
+    )
+    program = parse(text, name="two.uniep")
+    assert str(program) == repr(program) == "<Program two.uniep: first, second>"
+    assert repr(program["second"]) == "<Program two.uniep: second>"
+
+
+@pytest.mark.parametrize("number", ["\u0662", "\u0661\u0660", "\uff12", "\u00b2"])
+def test_only_digits_of_ascii_make_numbers(number):
+    assert codes_of(f"uniep 1\nmoe m(x : bf16[T, {number}*H]) -> bf16[T] {{\n    return x\n}}\n") == ("UEP0102",)
+    assert "UEP0102" in codes_of(f"uniep 1\nmoe m(x : bf16[T, H]) -> bf16[T] {{\n    return x * {number}.5\n}}\n")

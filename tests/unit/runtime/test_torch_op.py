@@ -331,6 +331,15 @@ def test_names_that_cannot_be(name):
         compile_layer(SHAPE, "cpu").register(name)
 
 
+@pytest.mark.parametrize("name", ["name", "_dir", "__init__", "__class__", "__dict__", "__file__", "__new__"])
+def test_names_that_the_namespace_has_itself_are_refused_before_anything_is_defined(name):
+    for _ in range(2):
+        with pytest.raises(uniep.UniepError, match=f"'{name}' cannot be the name of an operator") as caught:
+            compile_layer(SHAPE, "cpu").register(name)
+        assert caught.value.codes == ("UEP0601",)
+    assert not torch._C._jit_get_schemas_for_operator(f"uniep::{name}")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
