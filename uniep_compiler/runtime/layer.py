@@ -216,11 +216,11 @@ class Layer:
         settings = (self._overrides, self.program.schedules, self.placement, self.group, self.timeout, self.debug)
         return sha256(repr((self._default.sources, self.target.name, settings)).encode()).hexdigest()
 
-    def forward_pass(self, ops: OpGraph) -> Layer:
+    def _forward_pass(self, ops: OpGraph) -> Layer:
         """The layer that also returns what `ops` keep for a backward pass."""
         return self._other(self.program, ops, self._overrides, Direction.FORWARD, ops.results[len(self.ops.results) :])
 
-    def backward_pass(self, ops: OpGraph) -> Layer:
+    def _backward_pass(self, ops: OpGraph) -> Layer:
         """A backward pass of this layer, with its options as far as they are for both passes."""
         overrides = compiler.backward_overrides(self.program, self.target, self.dims, self._overrides)
         return self._other(compiler.without_tiles(self.program), ops, overrides, Direction.BACKWARD)
