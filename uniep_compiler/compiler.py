@@ -19,7 +19,6 @@ from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import Role, TaskGraph
 from uniep_compiler.ir.types import DType, RoutesType
 from uniep_compiler.ir.verify import verify
-from uniep_compiler.options import Relay, Send
 from uniep_compiler.passes.check_options import check_options
 from uniep_compiler.passes.check_support import check_support
 from uniep_compiler.passes.choose_options import active_blocks, choose_options, option_spans, token_tiles
@@ -165,25 +164,12 @@ def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpG
         raise UniepError([Diagnostic(code="UEP0601", message=message, help="leave the element type out")])
     if dtype is own:
         return program, ops
-    kept = program if dtype.num_bytes == own.num_bytes else without_tiles(program)
+    kept = program if dtype.num_bytes == own.num_bytes else _without_tiles(program)
     return kept, lower_retyped(program, ops, own, dtype)
 
 
-def without_tiles(program: Program) -> Program:
-    """The program, where schedules set no tiles."""
+def _without_tiles(program: Program) -> Program:
     return replace(program, schedules=tuple(replace(block, tiles=()) for block in program.schedules))
-
-
-def backward_overrides(
-    program: Program, target: Target, dims: Mapping[str, int], overrides: Mapping[str, object]
-) -> dict[str, object]:
-    """What goes over a program's schedule in its backward pass, from what goes over it in the forward pass.
-
-    Rows are copied to their segments unless the schedule has them gathered: weight gradients read them again and again.
-    """
-    relay = choose_options(program, target, dims, overrides).relay
-    kept = {key: value for key, value in overrides.items() if key != "tiles"}
-    return {**kept, "relay": Relay.GATHER if relay is Relay.GATHER else Relay.COPY, "send": Send.RANK}
 
 
 def tiles_left_out(

@@ -27,7 +27,7 @@ def broken(layer, name, change):
     families = tuple(change(family) if family.name == name else family for family in graph.families)
     schedule = replace(compiled.schedule, graph=replace(graph, families=families))
     other = copy.copy(layer)
-    other._default = replace(compiled, schedule=schedule, forward=emit(schedule, compiled.settings, compiled.ops))
+    other._default = replace(compiled, schedule=schedule, kernels=emit(schedule, compiled.settings, compiled.ops))
     return other
 
 

@@ -20,7 +20,8 @@ from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.ir.types import DType, RoutesType
 from uniep_compiler.passes.check_options import check_options
-from uniep_compiler.passes.settings import Settings
+from uniep_compiler.passes.differentiate import differentiable_params, differentiate
+from uniep_compiler.passes.settings import Settings, backward_settings
 from uniep_compiler.passes.target import TARGETS, Target, find_target
 
 
@@ -32,6 +33,7 @@ class Request:
     ops: OpGraph
     settings: Settings
     warnings: tuple[Diagnostic, ...]
+    direction: compiler.Direction = compiler.Direction.FORWARD
 
     @property
     def dtype(self) -> DType:
@@ -81,6 +83,21 @@ def make_request(
     odd = tuple(d for d in diagnose(program) if d.severity is Severity.WARNING)
     left_out = compiler.tiles_left_out(written, program, found, settings.dims)
     return Request(program=program, ops=ops, settings=settings, warnings=(*odd, *left_out))
+
+
+def backward_of(request: Request) -> Request:
+    """The backward pass of a layer, for the gradients of all parameters. UsageError if it has none."""
+    if not request.settings.local:
+        raise UsageError("--pass backward: layers of a group have no backward pass yet", "leave --ranks out")
+    derivative = differentiate(request.ops, differentiable_params(request.ops))
+    if not derivative.wrt:
+        raise UsageError(f"--pass backward: no result of `{request.ops.name}` has a gradient", "say --pass forward")
+    return replace(
+        request,
+        ops=derivative.backward,
+        settings=backward_settings(request.settings),
+        direction=compiler.Direction.BACKWARD,
+    )
 
 
 @contextmanager

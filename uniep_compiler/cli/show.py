@@ -41,7 +41,15 @@ class Module(StrEnum):
     """The modules that a compilation makes."""
 
     FORWARD = "forward"
+    BACKWARD = "backward"
     PLAN = "plan"
+
+
+class Pass(StrEnum):
+    """The passes of a layer."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
 
 
 StageOption = Annotated[Stage | None, typer.Option("--stage", help="Which level to show.", show_default=False)]
@@ -49,7 +57,11 @@ After = Annotated[str | None, typer.Option("--after", metavar="PASS", help="Show
 Full = Annotated[
     bool, typer.Option("--full", help="With --stage schedule, the task graph too: the text that reads back.")
 ]
-ModuleOption = Annotated[Module, typer.Option("--module", help="Of which module to show source, ttgir or ptx.")]
+ModuleOption = Annotated[
+    Module | None,
+    typer.Option("--module", help="Of which module to show source, ttgir or ptx: the pass's own, unless said."),
+]
+PassOption = Annotated[Pass, typer.Option("--pass", help="Which pass of the layer to show.")]
 
 
 _ONLY_ORDER = "# the order of tasks; --stage tasks shows the families, and --full all of it, as a text that reads back"
@@ -61,7 +73,8 @@ def show_command(
     dims: Dims = None,
     stage: StageOption = None,
     after: After = None,
-    module: ModuleOption = Module.FORWARD,
+    module: ModuleOption = None,
+    which: PassOption = Pass.FORWARD,
     full: Full = False,
     moe: Moe = None,
     target: AnyTarget = "sm_90",
@@ -72,7 +85,7 @@ def show_command(
     as_json: AsJson = False,
 ) -> None:
     """Print a layer at one stage of its compilation, or as a pass left it."""
-    from uniep_compiler.cli.request import make_request
+    from uniep_compiler.cli.request import backward_of, make_request
 
     _check_choice(stage, after)
     request = make_request(
@@ -80,7 +93,13 @@ def show_command(
     )
     for warning in request.warnings:
         warn(warning.render(request.program.source))
-    text = _text_after(request, after) if after is not None else _text_at(request, stage or Stage.OPS, module, full)
+    if which is Pass.BACKWARD:
+        request = backward_of(request)
+    text = (
+        _text_after(request, after)
+        if after is not None
+        else _text_at(request, stage or Stage.OPS, module or Module(which), full)
+    )
     if as_json:
         print_json({"ok": True, "layer": request.ops.name, "stage": stage, "after": after, "text": text})
     else:
@@ -130,7 +149,7 @@ def _text_at(request: Request, stage: Stage, module: Module, full: bool) -> str:
 def _source(request: Request, module: Module) -> str:
     from uniep_compiler import compiler
 
-    sources = compiler.build(request.ops, request.settings).sources
+    sources = compiler.build(request.ops, request.settings, direction=request.direction).sources
     if module not in sources:
         raise UsageError(f"`{request.ops.name}` has no module `{module}`", f"it has {', '.join(sources)}")
     return sources[module]
@@ -141,7 +160,7 @@ def _assembly(request: Request, stage: Stage, module: Module) -> str:
 
     if request.settings.target.interpreted:
         raise UsageError(f"--stage {stage}: kernels for `cpu` are interpreted, so there is none", "say --target sm_90")
-    compiled = compiler.build(request.ops, request.settings)
+    compiled = compiler.build(request.ops, request.settings, direction=request.direction)
     with progress("building kernels"):
         from uniep_compiler.runtime.ahead import compile_ahead
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from uniep_compiler.frontend.schedule_block import TileSetting
 from uniep_compiler.ir.tasks import Tile
@@ -64,6 +64,17 @@ class Settings:
         if self.options.lanes is not None:
             return self.options.lanes
         return 2 if self.target.interpreted else 16
+
+
+def backward_settings(settings: Settings) -> Settings:
+    """The settings of the backward pass of a layer whose forward pass has these.
+
+    Its GEMMs have tiles of their own: the default ones. Rows are copied to their segments unless the schedule has them
+    gathered, since weight gradients read them again and again; they come by routes that are known, so nothing is sent.
+    """
+    relay = Relay.GATHER if settings.options.relay is Relay.GATHER else Relay.COPY
+    options = replace(settings.options, relay=relay, send=None, tiles=())
+    return replace(settings, options=options, spans={}, base_tiles=(), token_tiles=())
 
 
 def tile_rows(target: Target, dtype: DType) -> int:

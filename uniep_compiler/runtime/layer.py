@@ -21,6 +21,7 @@ from uniep_compiler.ir.schedule import Schedule
 from uniep_compiler.ir.tasks import TaskGraph
 from uniep_compiler.ir.types import RoutesType, RowsType
 from uniep_compiler.passes.names import buffer_names
+from uniep_compiler.passes.settings import backward_settings
 from uniep_compiler.passes.target import Target
 from uniep_compiler.runtime import torch_op, training
 from uniep_compiler.runtime.arguments import Signature, argument_error
@@ -203,6 +204,8 @@ class Layer:
             overrides=self._overrides,
             tokens=tokens,
         )
+        if self.direction is Direction.BACKWARD:
+            settings = backward_settings(settings)
         with _lock:
             if settings.options not in self._compiled:
                 self._compiled[settings.options] = compiler.build(self.ops, settings, check_once, self.direction)
@@ -217,31 +220,23 @@ class Layer:
         settings = (self._overrides, self.program.schedules, self.placement, self.group, self.timeout, self.debug)
         return sha256(repr((self._default.sources, self.target.name, settings)).encode()).hexdigest()
 
-    def forward_pass(self, ops: OpGraph) -> Layer:
+    def _forward_pass(self, ops: OpGraph) -> Layer:
         """The layer that also returns what `ops` keep for a backward pass."""
-        return self._other(self.program, ops, self._overrides, Direction.FORWARD, ops.results[len(self.ops.results) :])
+        return self._other(ops, Direction.FORWARD, kept=ops.results[len(self.ops.results) :])
 
-    def backward_pass(self, ops: OpGraph) -> Layer:
+    def _backward_pass(self, ops: OpGraph) -> Layer:
         """A backward pass of this layer, with its options as far as they are for both passes."""
-        overrides = compiler.backward_overrides(self.program, self.target, self.dims, self._overrides)
-        return self._other(compiler.without_tiles(self.program), ops, overrides, Direction.BACKWARD)
+        return self._other(ops, Direction.BACKWARD)
 
-    def _other(
-        self,
-        program: Program,
-        ops: OpGraph,
-        overrides: Mapping[str, object],
-        direction: Direction,
-        kept: Sequence[str] = (),
-    ) -> Layer:
+    def _other(self, ops: OpGraph, direction: Direction, kept: Sequence[str] = ()) -> Layer:
         return Layer(
-            program,
+            self.program,
             ops=ops,
             dims=self.dims,
             target=self.target,
             group=self.group,
             placement=self.placement,
-            overrides=overrides,
+            overrides=self._overrides,
             timeout=self.timeout,
             debug=self.debug,
             direction=direction,

@@ -135,14 +135,14 @@ class Training:
         if not derivative.wrt:
             return Passes(derivative=derivative, forward=layer, backward=None)
         try:
-            backward = layer.backward_pass(derivative.backward)
+            backward = layer._backward_pass(derivative.backward)
         except InternalError:
             raise
         except UniepError as error:
             return _not_supported(layer, error)
         kept = derivative.forward.results
         if kept not in self._forwards:
-            self._forwards[kept] = layer.forward_pass(derivative.forward)
+            self._forwards[kept] = layer._forward_pass(derivative.forward)
         return Passes(derivative=derivative, forward=self._forwards[kept], backward=backward)
 
 

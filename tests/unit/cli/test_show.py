@@ -99,3 +99,28 @@ def test_a_module_that_is_not_there(uniepc, example):
     done = uniepc("show", example.with_name("gemm_combine.uniep"), *dims)
     assert done.exit_code == 2
     assert "`gemm_combine` has no module `plan`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stage", "mark"),
+    [
+        ("ops", "graph qwen3_moe_backward"),
+        ("tasks", "outer_grad_w13"),
+        ("schedule", "outer_grad_w13"),
+        ("source", "def backward("),
+    ],
+)
+def test_the_backward_pass(uniepc, example, stage, mark):
+    done = uniepc("show", example, *DIMS, "--pass", "backward", "--stage", stage)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert mark in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--ranks", 2), "have no backward pass yet"), (("--module", "plan"), "has no module `plan`")],
+)
+def test_a_backward_pass_that_is_not_there(uniepc, example, options, message):
+    done = uniepc("show", example, *DIMS, "--pass", "backward", "--stage", "source", *options)
+    assert done.exit_code == 2
+    assert message in done.stderr

@@ -10,7 +10,7 @@ from uniep_compiler.diagnostics import UniepError
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse
 from uniep_compiler.ir.routing import balanced_placement
-from uniep_compiler.passes.check_support import combined_value
+from uniep_compiler.passes.check_support import returned_value
 from uniep_compiler.passes.target import find_target
 
 DIMS = {"H": 20, "I": 12, "E": 4, "K": 2}
@@ -104,4 +104,4 @@ def test_the_value_that_a_combine_makes(statement, is_result):
     header = "uniep 1\nmoe m(x : bf16[T, H], e : i32[T, K], w : bf16[E, H, H]) -> bf16[T, H] {"
     ops = lower(parse(f"{header}\n y = group_gemm(dispatch(x, e), w)\n {statement}\n}}"))
     (combine,) = [op for op in ops.ops if op.kind == "combine"]
-    assert combined_value(ops, combine) == (ops.results[0] if is_result else None)
+    assert returned_value(ops, combine) == (ops.results[0] if is_result else None)
