@@ -160,7 +160,8 @@ def test_a_cache_that_others_can_write_is_not_used(cache, caplog):
     assert module.x == 1
     assert file_of(module) != path
     assert path.read_text() == "x = 2\n"
-    assert "others can write" in caplog.text
+    assert f"others can write to {cache}" in caplog.text
+    assert f"`chmod go-w {cache}` mends it" in caplog.text
 
 
 def test_the_temporary_folder_goes_with_its_process_only(cache, tmp_path):
