@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum, auto
 
 import torch
@@ -149,6 +150,24 @@ class Signature:
         if isinstance(kind, TensorType):
             return bool(kind.shape) and kind.shape[0] == Dim.of(self.token)
         return isinstance(kind, RoutesType)
+
+    def bind(self, args: Sequence[object], named: Mapping[str, object]) -> tuple[object, ...]:
+        """The arguments in order, of which some were given by the name of their parameter.
+
+        UEP0601 for a name that no parameter has, one that is given twice, and a parameter without an argument.
+        """
+        names = [param.name for param in self.ops.params]
+        for name in named:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                help_ = f"did you mean `{near[0]}`?" if near else f"its parameters are {', '.join(names)}"
+                raise argument_error(f"{self.ops.name} has no parameter `{name}`", help_)
+            if name in names[: len(args)]:
+                raise argument_error(f"`{name}` is given twice: by its place, and by its name", "leave one of them out")
+        missing = [name for name in names[len(args) :] if name not in named]
+        if missing:
+            raise argument_error(f"{self.ops.name} is called without {', '.join(f'`{name}`' for name in missing)}")
+        return (*args, *(named[name] for name in names[len(args) :]))
 
     def check_count(self, args: Sequence[object]) -> None:
         """UEP0601 unless there is one argument per parameter."""

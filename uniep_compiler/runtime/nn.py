@@ -65,6 +65,8 @@ class Experts(nn.Module):
         self.gated, self.bias, self.layout = self.form.gated, self.form.bias, self.form.layout
         sizes = {"num_experts": num_experts, "hidden_size": hidden_size, "intermediate_size": intermediate_size}
         _check_sizes({**sizes, "topk": topk})
+        if topk > num_experts:
+            raise argument_error(f"topk is {topk}, but there are only {num_experts} experts")
         _check_dtype(dtype)
         check_group(group)
         if not isinstance(target, str):

@@ -260,3 +260,10 @@ def test_one_graph_serves_any_number_of_tokens_and_modules_that_are_alike():
         assert torch.equal(compiled(*args), module(*args))
     assert counter.frame_count <= 3  # 0 and 1 token are cases of their own
     assert counter.op_count >= 1
+
+
+def test_more_routes_than_experts_are_refused_when_the_module_is_made():
+    with pytest.raises(uniep.UniepError, match="topk is 5, but there are only 4 experts") as caught:
+        make(topk=5)
+    assert caught.value.codes == ("UEP0601",)
+    assert make(topk=4).size.topk == 4
