@@ -119,6 +119,17 @@ class Signature:
             values={param.name: checked[param.name] for param in self.ops.params}, tokens=call.tokens or 0
         )
 
+    def check_plain(self, args: Sequence[object]) -> None:
+        """UEP0601 unless these are one rank's arguments for the reference, which computes in any dtype, on any device.
+
+        Rows need not go on after the last valid one.
+        """
+        self.check_count(args)
+        call = _Call(signature=self, device=_device_of(args), num_experts=self.experts, where="")
+        named = sorted(zip(self.ops.params, args, strict=True), key=lambda pair: not isinstance(pair[1], Routes))
+        for param, arg in named:
+            call.take_plain(param, arg)
+
     def lay_out(self, values: Mapping[str, Tensor | Routes]) -> dict[str, Tensor | Routes]:
         """One rank's arguments as kernels read them. Small or odd ones are copied; expert weights never are."""
         return {
@@ -212,6 +223,26 @@ class _Call:
             raise argument_error(f"{name} has no memory", "it was freed, or never allocated: pass a tensor with values")
         return arg.detach()
 
+    def take_plain(self, param: Value, arg: object) -> None:
+        """Checks an argument of the reference. Routes come first."""
+        name, role = f"`{param.name}`", self.signature.roles[param.name]
+        if isinstance(param.type, RoutesType):
+            routes = self._take_routes(name, arg)
+            if len(routes.placement) > 1:
+                raise argument_error(f"{name} are those of a group, but the reference computes on one rank")
+            self.rows = int(routes.num_rows)
+            return
+        if not isinstance(arg, Tensor):
+            raise argument_error(f"{name} has to be a tensor, not {type(arg).__name__}")
+        if arg.is_nested:
+            raise nested_error(name)
+        if _place(arg.device) != _place(self.device):
+            raise argument_error(f"{name} is on {arg.device}, but others are on {self.device}")
+        if arg.dtype is torch.bool or arg.is_complex() or arg.is_floating_point() != param.type.dtype.is_float:
+            raise argument_error(f"{name} is {_named(arg.dtype)}, but the program says {param.type}")
+        rows = arg[: self.rows] if isinstance(param.type, RowsType) and arg.dim() > 0 else arg
+        self._check_shape(name, role, param.type, rows)
+
     def _take_routes(self, name: str, arg: object) -> Routes:
         if not isinstance(arg, Routes):
             message = f"{name} has to be uniep.Routes, not {type(arg).__name__}"
@@ -235,9 +266,8 @@ class _Call:
             case _:
                 allowed = (TORCH_DTYPES[kind.dtype],)
         if arg.dtype not in allowed:
-            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-            found = str(arg.dtype).removeprefix("torch.")
-            raise argument_error(f"{name} is {found}, but the program says {kind}: it takes {names}")
+            names = " or ".join(map(_named, allowed))
+            raise argument_error(f"{name} is {_named(arg.dtype)}, but the program says {kind}: it takes {names}")
 
     def _check_shape(self, name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> None:
         want = [self._size(dim) for dim in kind.shape]
@@ -272,6 +302,16 @@ _WIDENED_BY: Mapping[DType, tuple[torch.dtype, ...]] = {
     DType.F16: (torch.float16,),
 }
 """The dtypes whose every value a router weight of that type can hold."""
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _device_of(args: Sequence[object]) -> torch.device:
+    """That of the first tensor."""
+    tensors = (arg.plan.storage if isinstance(arg, Routes) else arg for arg in args)
+    return next((tensor.device for tensor in tensors if isinstance(tensor, Tensor)), torch.device("cpu"))
 
 
 def _place(device: torch.device) -> tuple[str, int]:

@@ -299,17 +299,13 @@ class Layer:
     def reference(self, /, *args: object, dtype: torch.dtype | None = None, **named: object) -> object:
         """The same program in plain PyTorch, on one rank's arguments. With `dtype`, computed in it, never rounded.
 
-        UEP0601 for a number of arguments, or a type of one, that the program does not have, and for a dtype without
-        fractions.
+        UEP0601 for arguments that do not fit the program, and for a dtype without fractions; UEP0603 for an id that is
+        no expert's.
         """
         args = self.signature.bind(args, named) if named else args
-        self.signature.check_count(args)
-        for param, arg in zip(self.ops.params, args, strict=True):
-            kind = Routes if isinstance(param.type, RoutesType) else Tensor
-            if not isinstance(arg, kind):
-                raise argument_error(f"`{param.name}` has to be {kind.__name__}, not {type(arg).__name__}")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise argument_error(f"dtype has to be a floating-point torch.dtype, not {dtype!r}")
+        self.signature.check_plain(args)
         inputs = {param.name: arg for param, arg in zip(self.ops.params, args, strict=True)}
         results = run_reference(self.ops, self.dims, inputs, dtype)  # type: ignore[arg-type]
         return results[0] if len(results) == 1 else results

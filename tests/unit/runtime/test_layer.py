@@ -38,7 +38,7 @@ def test_what_the_reference_refuses():
     tensors = [torch.zeros(1)] * 5
     for args, options, message in [
         (tensors[:1], {}, "takes 5 arguments"),
-        ([tensors[0], [[0]], *tensors[2:]], {}, "`experts` has to be Tensor, not list"),
+        ([torch.zeros(5, 64), [[0]], *tensors[2:]], {}, "`experts` has to be a tensor, not list"),
         (tensors, {"dtype": "f32"}, "dtype has to be a floating-point torch.dtype, not 'f32'"),
         (tensors, {"dtype": torch.int32}, "not torch.int32"),
     ]:
