@@ -77,6 +77,7 @@ def make_settings(
         placement=placement,
         local=local,
         source=program.source,
+        rows=program.rows,
         spans=option_spans(*chosen_by),
         base_tiles=choose_options(program, target, dims, overrides or {}).tiles,
         token_tiles=token_tiles(program, target, dims),
@@ -165,7 +166,7 @@ def in_dtype(program: Program, ops: OpGraph, dtype: DType) -> tuple[Program, OpG
     if dtype is own:
         return program, ops
     kept = program if dtype.num_bytes == own.num_bytes else _without_tiles(program)
-    return kept, lower_retyped(program, ops, own, dtype)
+    return replace(kept, rows=dtype), lower_retyped(program, ops, own, dtype)
 
 
 def _without_tiles(program: Program) -> Program:

@@ -198,6 +198,23 @@ def test_weights_that_are_not_there_are_refused():
     assert "have no tensor `down_proj`" in refusal(module)
 
 
+@pytest.mark.parametrize("module", [None, 3, "x", nn.Linear(2, 2), nn.Module()])
+def test_what_is_no_module_of_experts_is_refused(module):
+    with pytest.raises(uniep.UniepError, match=r"experts (are a module, not|do not say `has_gate`)") as caught:
+        integration.form_of(module)
+    assert caught.value.codes == ("UEP0605",)
+
+
+@pytest.mark.parametrize("limit", [None, "seven"])
+def test_a_number_that_a_gate_reads_has_to_be_there(limit):
+    name = next(name for name, gate in integration.GATES.items() if gate.numbers == ("limit", "alpha"))
+    module = make(name=name.partition(".")[0], gate=lambda self, x: x)
+    module.limit = limit
+    with pytest.raises(uniep.UniepError, match="have no number `limit`") as caught:
+        integration.form_of(module)
+    assert caught.value.codes == ("UEP0605",)
+
+
 def test_every_gate_is_compared_once_per_class_and_numbers(monkeypatch):
     compared = []
     plain = integration._activated

@@ -50,6 +50,17 @@ def test_the_python_page_has_every_argument_with_its_default():
         assert rows[name].strip("` ") == default
 
 
+def test_the_transformers_page_has_every_argument_of_experts_with_its_default():
+    text = (ROOT / "docs" / "transformers.md").read_text()
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*?)\|", text, re.MULTILINE)
+    defaults = {name: default.strip("` ") for names, default in rows for name in re.findall(r"\w+", names)}
+    for name, parameter in inspect.signature(uniep.nn.Experts).parameters.items():
+        default = "" if parameter.default is inspect.Parameter.empty else repr(parameter.default).replace("'", '"')
+        assert defaults[name] == default
+    (row,) = [line for line in text.splitlines() if line.startswith("| `activation` |")]
+    assert [name for name in uniep.programs.ACTIVATIONS if f'`"{name}"`' not in row] == []
+
+
 def test_the_python_page_has_all_that_a_layer_offers():
     text = (ROOT / "docs" / "python.md").read_text()
     inner = {"compiled_for", "num_tokens", "plan_shape"}  # of the package's own modules

@@ -15,6 +15,7 @@ from uniep_compiler.cli.doctor import doctor_command
 from uniep_compiler.cli.explain import explain_command
 from uniep_compiler.cli.graph import graph_command
 from uniep_compiler.cli.ops import ops_command
+from uniep_compiler.cli.output import show_logged_warnings
 from uniep_compiler.cli.run import run_command
 from uniep_compiler.cli.show import show_command
 from uniep_compiler.cli.verify import verify_command
@@ -58,3 +59,4 @@ def _describe(
 
     Exit status: 0; 1 if the program is wrong; 2 if the command line is.
     """
+    show_logged_warnings()

@@ -67,7 +67,7 @@ def _blaming_the_folder() -> Iterator[None]:
     try:
         yield
     except UntrustedError as error:
-        raise UsageError(f"the cache is not used: {error}", "chown it, and `chmod go-w` it") from None
+        raise UsageError(f"the cache is not used: {error}", error.mend) from None
     except OSError as error:
         raise UsageError(f"the cache cannot be used: {error}", f"{CACHE_VARIABLE} names another place") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,21 @@ def print_text(text: str) -> None:
 def warn(text: str) -> None:
     """Print a text on stderr as it is."""
     sys.stderr.write(f"{text}\n")
+
+
+class _Warnings(logging.Handler):
+    """Shows what the package's modules log as commands show warnings."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+_HANDLER = _Warnings(logging.WARNING)
+
+
+def show_logged_warnings() -> None:
+    """Print what the package logs from now on, on stderr, with `warning:` in front."""
+    logging.getLogger("uniep_compiler").addHandler(_HANDLER)
 
 
 def print_json(value: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -52,16 +53,22 @@ class Pass(StrEnum):
     BACKWARD = "backward"
 
 
-StageOption = Annotated[Stage | None, typer.Option("--stage", help="Which level to show.", show_default=False)]
+StageOption = Annotated[
+    str | None, typer.Option("--stage", metavar="|".join(Stage), help="Which level to show.", show_default=False)
+]
 After = Annotated[str | None, typer.Option("--after", metavar="PASS", help="Show the IR as this pass left it.")]
 Full = Annotated[
     bool, typer.Option("--full", help="With --stage schedule, the task graph too: the text that reads back.")
 ]
 ModuleOption = Annotated[
-    Module | None,
-    typer.Option("--module", help="Of which module to show source, ttgir or ptx: the pass's own, unless said."),
+    str | None,
+    typer.Option(
+        "--module",
+        metavar="|".join(Module),
+        help="Of which module to show source, ttgir or ptx: the pass's own, unless said.",
+    ),
 ]
-PassOption = Annotated[Pass, typer.Option("--pass", help="Which pass of the layer to show.")]
+PassOption = Annotated[str, typer.Option("--pass", metavar="|".join(Pass), help="Which pass of the layer to show.")]
 
 
 _ONLY_ORDER = "# the order of tasks; --stage tasks shows the families, and --full all of it, as a text that reads back"
@@ -74,7 +81,7 @@ def show_command(
     stage: StageOption = None,
     after: After = None,
     module: ModuleOption = None,
-    which: PassOption = Pass.FORWARD,
+    which: PassOption = Pass.FORWARD.value,
     full: Full = False,
     moe: Moe = None,
     target: AnyTarget = "sm_90",
@@ -88,35 +95,42 @@ def show_command(
     from uniep_compiler.cli.request import backward_of, make_request
 
     _check_choice(stage, after)
+    level = Stage.OPS if stage is None else Stage(_known("--stage", "stage", stage, tuple(Stage)))
+    part = Pass(_known("--pass", "pass of a layer", which, tuple(Pass)))
+    of = Module(part if module is None else _known("--module", "module", module, tuple(Module)))
     request = make_request(
         file=file, moe=moe, dims=dims, target=target, ranks=ranks, dtype=dtype, schedule=schedule, tokens=tokens
     )
     for warning in request.warnings:
         warn(warning.render(request.program.source))
-    if which is Pass.BACKWARD:
+    if part is Pass.BACKWARD:
         request = backward_of(request)
-    text = (
-        _text_after(request, after)
-        if after is not None
-        else _text_at(request, stage or Stage.OPS, module or Module(which), full)
-    )
+    text = _text_after(request, after) if after is not None else _text_at(request, level, of, full)
     if as_json:
         print_json({"ok": True, "layer": request.ops.name, "stage": stage, "after": after, "text": text})
     else:
         print_text(text)
 
 
-def _check_choice(stage: Stage | None, after: str | None) -> None:
+def _check_choice(stage: str | None, after: str | None) -> None:
     from uniep_compiler.passes.pipeline import PASS_NAMES
 
     if (stage is None) == (after is None):
         raise UsageError(
             "say either --stage or --after", f"stages are {', '.join(Stage)}; passes {', '.join(PASS_NAMES)}"
         )
-    if after is not None and after not in PASS_NAMES:
-        near = get_close_matches(after, PASS_NAMES, n=1, cutoff=0.4)
-        help_ = f"did you mean `{near[0]}`?" if near else f"passes are {', '.join(PASS_NAMES)}"
-        raise UsageError(f"--after: unknown pass `{after}`", help_)
+    if after is not None:
+        _known("--after", "pass", after, PASS_NAMES)
+
+
+def _known(option: str, what: str, name: str, names: Sequence[str]) -> str:
+    """The name itself, if it is one of `names`."""
+    if name not in names:
+        near = get_close_matches(name, names, n=1, cutoff=0.4)
+        plural = "passes of a layer" if what == "pass of a layer" else f"{what}es" if what.endswith("s") else f"{what}s"
+        help_ = f"did you mean `{near[0]}`?" if near else f"{plural} are {', '.join(names)}"
+        raise UsageError(f"{option}: unknown {what} `{name}`", help_)
+    return name
 
 
 def _text_after(request: Request, name: str) -> str:

@@ -123,6 +123,7 @@ def _header(schedule: Schedule, settings: Settings) -> tuple[str, ...]:
     options = settings.options
     lines = [
         *_file(settings),
+        *([f"compiled with rows of {settings.rows}, in place of what the program says"] if settings.rows else []),
         f"dims: {dims}; ranks: {settings.ranks}",
         f"schedule: fuse = {options.fuse}, relay = {settings.relay}, send = {settings.send}, order = {settings.order}",
     ]

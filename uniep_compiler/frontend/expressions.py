@@ -61,6 +61,7 @@ class Scope:
     values: dict[str, Found] = field(default_factory=dict)
     defined: dict[str, Span] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    nameless: int = 0  # values that should have got a name, where a statement is wrong: each may be an unknown one
     later: Mapping[str, Span] = field(
         default_factory=dict
     )  # where each name is defined first, all statements considered
@@ -115,7 +116,10 @@ class Expressions:
     def _name(self, expr: syntax.NameExpr) -> Found:
         self.scope.used.add(expr.name)
         if expr.name not in self.scope.values:
-            self.bag.add(self._unknown(expr))
+            if self._is_nameless(expr.name):
+                self.scope.nameless -= 1
+            else:
+                self.bag.add(self._unknown(expr))
             self.scope.values[expr.name] = None  # said once
         found = self.scope.values[expr.name]
         match found:
@@ -125,6 +129,11 @@ class Expressions:
                 return Constant(value=found.value, span=expr.span)
             case None:
                 return None
+
+    def _is_nameless(self, name: str) -> bool:
+        """Whether an unknown name may be that of a value that got none: the error about its statement is enough."""
+        near = name in self.scope.later or name in self.header.dims or suggestion(name, self.scope.defined)
+        return self.scope.nameless > 0 and not near
 
     def _unknown(self, expr: syntax.NameExpr) -> Diagnostic:
         name, scope = expr.name, self.scope

@@ -151,6 +151,7 @@ class _Lowering:
             self.bag.add(error("UEP0224", f"`{name}` is reserved", ident.span, "choose another name", help_))
         elif name in self.scope.defined:
             self.bag.add(self.twice(ident))
+            self.scope.nameless += 1
         elif name in self.header.dims:
             message = f"`{name}` is a dim already"
             self.bag.add(error("UEP0202", message, ident.span, "a value of the same name", "rename one of them"))
@@ -183,6 +184,7 @@ class _Lowering:
         if found is not None and len(found) == len(targets):
             return found
         if found is not None:
+            self.scope.nameless += max(0, len(found) - len(targets))
             labels = (
                 Label(span=targets[0].span.to(targets[-1].span), text=_counted(len(targets), "name")),
                 Label(span=statement.value.span, text=_counted(len(found), "value"), primary=False),

@@ -14,6 +14,7 @@ from uniep_compiler.frontend.grammar import Run, tokens_of
 from uniep_compiler.frontend.read import MAX_SOURCE_BYTES, check_text, path_named, read_text, too_long
 from uniep_compiler.frontend.schedule_block import ScheduleBlock, type_schedules
 from uniep_compiler.frontend.syntax import FileDecl, MoeDecl
+from uniep_compiler.ir.types import DType
 from uniep_compiler.source import Source, Span
 
 VERSION = 1
@@ -25,7 +26,7 @@ class Program:
     """A parsed file, or one layer of it (`program["name"]`). Names, types and shapes are checked when it is lowered.
 
     `moes` and `schedules` are those of the selection, in the order of the text; `file` and `file_schedules` are those
-    of the whole file.
+    of the whole file. `rows` is an element type of rows that was asked for in place of the one in the text.
     """
 
     source: Source
@@ -33,6 +34,7 @@ class Program:
     schedules: tuple[ScheduleBlock, ...]
     file: FileDecl
     file_schedules: tuple[ScheduleBlock, ...]
+    rows: DType | None = None
 
     def __getitem__(self, name: str) -> Program:
         """The program with only the layer `name` and its schedules; UniepError if the file has no such layer."""

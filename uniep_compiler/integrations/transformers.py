@@ -224,20 +224,30 @@ class Traits(NamedTuple):
 
 
 def traits_of(module: nn.Module) -> Traits:
-    """The traits of a module of transformers' experts. Nothing is judged here."""
+    """The traits of a module of transformers' experts. UEP0605 for another object; nothing else is judged here."""
+    if not isinstance(module, nn.Module):
+        message = f"experts are a module, not {type(module).__name__}"
+        raise _unusable(message, "pass the `experts` of one of a model's layers")
     act = getattr(module, "act_fn", None)
     return Traits(
         experts=type(module),
         act=type(act) if isinstance(act, nn.Module) else act,
         approximate=getattr(act, "approximate", None),  # of torch.nn.GELU
-        has_gate=bool(module.has_gate),
-        has_bias=bool(module.has_bias),
-        is_transposed=bool(module.is_transposed),
-        is_concatenated=bool(module.is_concatenated),
+        has_gate=_flag(module, "has_gate"),
+        has_bias=_flag(module, "has_bias"),
+        is_transposed=_flag(module, "is_transposed"),
+        is_concatenated=_flag(module, "is_concatenated"),
         has_post_expert_norm=bool(getattr(module, "has_post_expert_norm", False)),
         has_own_gate="_apply_gate" in vars(module),
         numbers=tuple([_number(module, path) for path in _paths(type(module))]),
     )
+
+
+def _flag(module: nn.Module, name: str) -> bool:
+    value = getattr(module, name, None)
+    if value is None:
+        raise _unknown(type(module), f"do not say `{name}`: is this a module of experts, as transformers has them?")
+    return bool(value)
 
 
 @constant
@@ -247,10 +257,13 @@ def _paths(experts: type) -> tuple[str, ...]:
     return gate.numbers if gate is not None else ()
 
 
-def _number(module: object, path: str) -> float:
+def _number(module: nn.Module, path: str) -> float:
+    value: object = module
     for name in path.split("."):
-        module = getattr(module, name)
-    return float(module)  # type: ignore[arg-type]
+        value = getattr(value, name, None)
+    if not isinstance(value, int | float):
+        raise _unknown(type(module), f"have no number `{path}`, which their gate reads")
+    return float(value)
 
 
 def _gate_name(experts: type) -> str:

@@ -18,8 +18,9 @@ class Settings:
     """Everything that passes need besides the IR. The token dim is never bound.
 
     `local` says that the group is one rank that needs no copies to itself; `placement` is the number of experts per
-    rank; `spans` says where schedule blocks set the options that they set. `base_tiles` are those that hold for every
-    number of tokens, and `token_tiles` those of blocks with a condition on it.
+    rank; `rows` is the element type of rows if it is not the one in the text of `source`; `spans` says where schedule
+    blocks set the options that they set. `base_tiles` are those that hold for every number of tokens, and `token_tiles`
+    those of blocks with a condition on it.
     """
 
     dims: Mapping[str, int]
@@ -28,6 +29,7 @@ class Settings:
     placement: tuple[int, ...] = (0,)
     local: bool = True
     source: Source | None = None
+    rows: DType | None = None
     spans: Mapping[str, Span] = field(default_factory=dict)
     base_tiles: tuple[tuple[str, tuple[int, int, int]], ...] = ()
     token_tiles: tuple[TileSetting, ...] = ()

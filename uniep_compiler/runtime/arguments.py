@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum, auto
 
 import torch
@@ -119,6 +120,17 @@ class Signature:
             values={param.name: checked[param.name] for param in self.ops.params}, tokens=call.tokens or 0
         )
 
+    def check_plain(self, args: Sequence[object]) -> None:
+        """UEP0601 unless these are one rank's arguments for the reference, which computes in any dtype, on any device.
+
+        Rows need not go on after the last valid one.
+        """
+        self.check_count(args)
+        call = _Call(signature=self, device=_device_of(args), num_experts=self.experts, where="")
+        named = sorted(zip(self.ops.params, args, strict=True), key=lambda pair: not isinstance(pair[1], Routes))
+        for param, arg in named:
+            call.take_plain(param, arg)
+
     def lay_out(self, values: Mapping[str, Tensor | Routes]) -> dict[str, Tensor | Routes]:
         """One rank's arguments as kernels read them. Small or odd ones are copied; expert weights never are."""
         return {
@@ -150,6 +162,24 @@ class Signature:
         if isinstance(kind, TensorType):
             return bool(kind.shape) and kind.shape[0] == Dim.of(self.token)
         return isinstance(kind, RoutesType)
+
+    def bind(self, args: Sequence[object], named: Mapping[str, object]) -> tuple[object, ...]:
+        """The arguments in order, of which some were given by the name of their parameter.
+
+        UEP0601 for a name that no parameter has, one that is given twice, and a parameter without an argument.
+        """
+        names = [param.name for param in self.ops.params]
+        for name in named:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                help_ = f"did you mean `{near[0]}`?" if near else f"its parameters are {', '.join(names)}"
+                raise argument_error(f"{self.ops.name} has no parameter `{name}`", help_)
+            if name in names[: len(args)]:
+                raise argument_error(f"`{name}` is given twice: by its place, and by its name", "leave one of them out")
+        missing = [name for name in names[len(args) :] if name not in named]
+        if missing:
+            raise argument_error(f"{self.ops.name} is called without {', '.join(f'`{name}`' for name in missing)}")
+        return (*args, *(named[name] for name in names[len(args) :]))
 
     def check_count(self, args: Sequence[object]) -> None:
         """UEP0601 unless there is one argument per parameter."""
@@ -194,6 +224,26 @@ class _Call:
             raise argument_error(f"{name} has no memory", "it was freed, or never allocated: pass a tensor with values")
         return arg.detach()
 
+    def take_plain(self, param: Value, arg: object) -> None:
+        """Checks an argument of the reference. Routes come first."""
+        name, role = f"`{param.name}`", self.signature.roles[param.name]
+        if isinstance(param.type, RoutesType):
+            routes = self._take_routes(name, arg)
+            if len(routes.placement) > 1:
+                raise argument_error(f"{name} are those of a group, but the reference computes on one rank")
+            self.rows = int(routes.num_rows)
+            return
+        if not isinstance(arg, Tensor):
+            raise argument_error(f"{name} has to be a tensor, not {type(arg).__name__}")
+        if arg.is_nested:
+            raise nested_error(name)
+        if _place(arg.device) != _place(self.device):
+            raise argument_error(f"{name} is on {arg.device}, but others are on {self.device}")
+        if arg.dtype is torch.bool or arg.is_complex() or arg.is_floating_point() != param.type.dtype.is_float:
+            raise argument_error(f"{name} is {_named(arg.dtype)}, but the program says {param.type}")
+        rows = arg[: self.rows] if isinstance(param.type, RowsType) and arg.dim() > 0 else arg
+        self._check_shape(name, role, param.type, rows)
+
     def _take_routes(self, name: str, arg: object) -> Routes:
         if not isinstance(arg, Routes):
             message = f"{name} has to be uniep.Routes, not {type(arg).__name__}"
@@ -217,9 +267,8 @@ class _Call:
             case _:
                 allowed = (TORCH_DTYPES[kind.dtype],)
         if arg.dtype not in allowed:
-            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-            found = str(arg.dtype).removeprefix("torch.")
-            raise argument_error(f"{name} is {found}, but the program says {kind}: it takes {names}")
+            names = " or ".join(map(_named, allowed))
+            raise argument_error(f"{name} is {_named(arg.dtype)}, but the program says {kind}: it takes {names}")
 
     def _check_shape(self, name: str, role: ParamRole, kind: TensorType | RowsType, arg: Tensor) -> None:
         want = [self._size(dim) for dim in kind.shape]
@@ -254,6 +303,16 @@ _WIDENED_BY: Mapping[DType, tuple[torch.dtype, ...]] = {
     DType.F16: (torch.float16,),
 }
 """The dtypes whose every value a router weight of that type can hold."""
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _device_of(args: Sequence[object]) -> torch.device:
+    """That of the first tensor."""
+    tensors = (arg.plan.storage if isinstance(arg, Routes) else arg for arg in args)
+    return next((tensor.device for tensor in tensors if isinstance(tensor, Tensor)), torch.device("cpu"))
 
 
 def _place(device: torch.device) -> tuple[str, int]:

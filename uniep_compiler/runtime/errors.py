@@ -24,7 +24,14 @@ def raise_if_failed(*workspaces: Workspace) -> None:
         case ErrorKind.HANG:
             raise HangError([_hang(words, compiled)], compiled.settings.source)
         case ErrorKind.BAD_ID:
-            raise UniepError([_bad_id(words)])
+            raise bad_id_error(
+                words[layout.ERROR_SEEN],
+                words[layout.ERROR_TASK],
+                words[layout.ERROR_INDEX],
+                words[layout.ERROR_EXPECTED],
+                where=f" (rank {words[layout.ERROR_RANK]})",
+                notes=("all outputs of that call are NaN",),
+            )
         case kind:
             raise UniepError([Diagnostic(code="UEP0602", message=f"a kernel reported {kind.name}: {words}")])
 
@@ -47,14 +54,10 @@ def _hang(words: list[int], compiled: Compiled) -> Diagnostic:
     )
 
 
-def _bad_id(words: list[int]) -> Diagnostic:
-    token, place, experts = words[layout.ERROR_TASK], words[layout.ERROR_INDEX], words[layout.ERROR_EXPECTED]
-    return Diagnostic(
-        code="UEP0603",
-        message=(
-            f"expert id {words[layout.ERROR_SEEN]} of token {token}, route {place} (rank {words[layout.ERROR_RANK]}) "
-            f"is out of range: there are {experts} experts"
-        ),
-        notes=("all outputs of that call are NaN",),
-        help=f"ids are 0 to {experts - 1}, or -1 for no expert",
-    )
+def bad_id_error(
+    expert: int, token: int, route: int, experts: int, *, where: str = "", notes: tuple[str, ...] = ()
+) -> UniepError:
+    """The error for an expert id that is neither -1 nor one of so many experts (UEP0603)."""
+    message = f"expert id {expert} of token {token}, route {route}{where} is out of range: there are {experts} experts"
+    help_ = f"ids are 0 to {experts - 1}, or -1 for no expert"
+    return UniepError([Diagnostic(code="UEP0603", message=message, notes=notes, help=help_)])

@@ -26,7 +26,11 @@ _TOUCH_SECONDS = 3600.0
 
 
 class UntrustedError(PermissionError):
-    """Somebody else could have written what is there."""
+    """Somebody else could have written what is there. `mend` is what makes it the user's own."""
+
+    def __init__(self, message: str, mend: str = "") -> None:
+        super().__init__(message)
+        self.mend = mend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +162,11 @@ def _descriptor(path: Path, *, name: str | None = None, root: int | None = None)
         yield None
         return
     try:
-        if not _is_own(os.fstat(descriptor)):
-            raise UntrustedError(f"{path} belongs to somebody else, or others can write to it")
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise UntrustedError(f"{path} belongs to somebody else", f"`chown $USER {path}`")
+        if status.st_mode & _OTHERS_WRITE:
+            raise UntrustedError(f"others can write to {path}", f"`chmod go-w {path}`")
         yield descriptor
     finally:
         os.close(descriptor)

@@ -263,14 +263,17 @@ class Layer:
         ranks = "" if self.group is None else f", {len(self.placement)} ranks"
         return f"<Layer {self.ops.name} for {self.target.name}: {dims}{ranks}>"
 
-    def __call__(self, *args: object) -> object:
+    def __call__(self, /, *args: object, **named: object) -> object:
         """Run the layer on the current stream. Does not wait for the device, unless `debug` is set.
 
+        Arguments are those of the program's parameters, by place or by name.
         Results are new tensors: one, or a tuple if the program returns several. Under a virtual group each argument is
         a list with one tensor per rank, and so is each result. Raises UEP0601 for arguments that do not fit, and what
         an earlier call's kernels reported (HangError, UEP0603). In grad mode, gradients pass through the results to the
         arguments that require one; where there is no backward pass yet, one that comes to them is an error (UEP0606).
         """
+        if named:
+            args = self.signature.bind(args, named)
         if torch_op.is_traced(args):
             tensors = torch_op.call(self, args)
         elif torch.is_grad_enabled() and training.wants_gradient(args):
@@ -359,19 +362,16 @@ class Layer:
             torch.cuda.synchronize(device)
         raise_if_failed(*workspaces_on(device))
 
-    def reference(self, *args: object, dtype: torch.dtype | None = None) -> object:
+    def reference(self, /, *args: object, dtype: torch.dtype | None = None, **named: object) -> object:
         """The same program in plain PyTorch, on one rank's arguments. With `dtype`, computed in it, never rounded.
 
-        UEP0601 for a number of arguments, or a type of one, that the program does not have, and for a dtype without
-        fractions.
+        UEP0601 for arguments that do not fit the program, and for a dtype without fractions; UEP0603 for an id that is
+        no expert's.
         """
-        self.signature.check_count(args)
-        for param, arg in zip(self.ops.params, args, strict=True):
-            kind = Routes if isinstance(param.type, RoutesType) else Tensor
-            if not isinstance(arg, kind):
-                raise argument_error(f"`{param.name}` has to be {kind.__name__}, not {type(arg).__name__}")
+        args = self.signature.bind(args, named) if named else args
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise argument_error(f"dtype has to be a floating-point torch.dtype, not {dtype!r}")
+        self.signature.check_plain(args)
         inputs = {param.name: arg for param, arg in zip(self.ops.params, args, strict=True)}
         results = run_reference(self.ops, self.dims, inputs, dtype)  # type: ignore[arg-type]
         return results[0] if len(results) == 1 else results

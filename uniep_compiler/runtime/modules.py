@@ -21,6 +21,7 @@ from types import ModuleType
 from triton import knobs
 
 from uniep_compiler.runtime.cache import CACHE_VARIABLE, Entry, Kind, keep
+from uniep_compiler.runtime.folder import UntrustedError
 from uniep_compiler.runtime.locks import lock_across_forks
 
 interpreter_lock = lock_across_forks()
@@ -50,7 +51,8 @@ def module_path(entry: Entry) -> Path | None:
     try:
         return keep(entry)
     except OSError as error:
-        _warn_once(f"can't keep generated kernels in the cache ({error}); {CACHE_VARIABLE} names another place")
+        mend = f"{error.mend} mends it, and " if isinstance(error, UntrustedError) else ""
+        _warn_once(f"can't keep generated kernels in the cache ({error}); {mend}{CACHE_VARIABLE} names another place")
     try:
         return keep(entry, _temporary_folder())
     except OSError as error:

@@ -65,6 +65,8 @@ class Experts(nn.Module):
         self.gated, self.bias, self.layout = self.form.gated, self.form.bias, self.form.layout
         sizes = {"num_experts": num_experts, "hidden_size": hidden_size, "intermediate_size": intermediate_size}
         _check_sizes({**sizes, "topk": topk})
+        if topk > num_experts:
+            raise argument_error(f"topk is {topk}, but there are only {num_experts} experts")
         _check_dtype(dtype)
         check_group(group)
         if not isinstance(target, str):
@@ -148,9 +150,8 @@ def _check_sizes(sizes: Mapping[str, object]) -> None:
 
 
 def _check_dtype(dtype: object) -> None:
-    """UEP0601 for what no weights can be made of. Whether kernels read it is seen when a layer is needed."""
-    if dtype is None or dtype is torch.float64:
-        return
-    if dtype not in tuple(DTYPES):
+    """UEP0601 unless kernels read weights of that dtype, or of PyTorch's default one where it is None."""
+    found = torch.get_default_dtype() if dtype is None else dtype
+    if found not in tuple(DTYPES):
         names = ", ".join(str(known) for known in DTYPES)
-        raise argument_error(f"dtype has to be one of {names}, not {dtype!r}")
+        raise argument_error(f"dtype has to be one of {names}, not {found!r}")

@@ -14,6 +14,7 @@ from torch.nn import functional
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.types import DType, RoutesType, RowsType
 from uniep_compiler.runtime.arguments import TORCH_DTYPES
+from uniep_compiler.runtime.errors import bad_id_error
 from uniep_compiler.runtime.routes import Routes
 
 
@@ -88,6 +89,10 @@ class _Reference:
 
     def _route(self, ids: Tensor) -> PlainRoutes:
         flat = ids.reshape(-1).to(torch.int64)
+        wrong = ((flat < -1) | (flat >= self.experts)).nonzero()
+        if len(wrong):
+            token, route = divmod(int(wrong[0]), self.topk)
+            raise bad_id_error(int(flat[wrong[0]]), token, route, self.experts)
         order = torch.argsort(flat, stable=True)
         order = order[flat[order] >= 0]
         return PlainRoutes(route=order, expert=flat[order], num_routes=flat.numel(), topk=ids.shape[1])

@@ -70,7 +70,7 @@ def test_a_folder_that_is_not_safe_is_wrong_usage_and_stays(uniepc, filled, comm
     filled.chmod(0o777)
     done = uniepc(*command, "--json")
     assert done.exit_code == 2
-    assert "others can write" in done.stderr
+    assert f"others can write to {filled}\n  = help: `chmod go-w {filled}`" in done.stderr
     assert not json.loads(done.stdout)["ok"]
     assert len(list((filled / "modules").iterdir())) == 2
 

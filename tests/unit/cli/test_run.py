@@ -11,6 +11,7 @@ import torch
 from uniep_compiler.frontend.bind import dims_to_bind
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse_file
+from uniep_compiler.runtime.modules import _log
 
 DIMS = ("--dims", "H=32,I=16,E=4,K=2", "--target", "cpu", "--tokens", 9)
 
@@ -176,3 +177,29 @@ def test_safetensors_may_be_missing(uniepc, example, tmp_path, monkeypatch):
     done = uniepc("run", example, *DIMS, "--inputs", tmp_path / "none")
     assert done.exit_code == 2
     assert "pip install safetensors" in done.stderr
+
+
+def test_a_cache_that_is_not_used_is_a_warning_with_a_mend(uniepc, example, tmp_path, monkeypatch):
+    (folder := tmp_path / "open").mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("UNIEP_CACHE_DIR", str(folder))
+    monkeypatch.setattr("uniep_compiler.runtime.modules._loaded", {})
+    monkeypatch.setattr("uniep_compiler.runtime.modules._warn_once", _log.warning)
+    done = uniepc("run", example, *DIMS)
+    assert done.exit_code == 0
+    assert done.stderr.startswith("warning: can't keep generated kernels in the cache")
+    assert f"`chmod go-w {folder}` mends it" in done.stderr
+
+
+def test_unnamed_results_have_the_names_of_their_buffers(uniepc, tmp_path):
+    (path := tmp_path / "two.uniep").write_text(
+        "uniep 1\nmoe two(x : bf16[T, H], ids : i32[T, K], v : f32[T, K], w : bf16[E, H, H])"
+        " -> bf16[T, H], f32[T, H] {\n    y = group_gemm(dispatch(x, ids), w)\n"
+        "    return combine(y, v), combine(y)\n}\n"
+    )
+    dims = ("--dims", "H=32,E=4,K=2", "--target", "cpu")
+    done = results(uniepc("run", path, *dims, "--tokens", 5, "--json"))
+    assert [(result["name"], result["dtype"]) for result in done] == [("out", "bfloat16"), ("out_2", "float32")]
+    built = json.loads(uniepc("compile", path, *dims, "--json").stdout)["buffers"]
+    outputs = [(buffer["name"], buffer["dtype"]) for buffer in built if buffer["kind"] == "output"]
+    assert sorted(outputs) == [("out", "bf16"), ("out_2", "f32")]

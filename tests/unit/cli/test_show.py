@@ -79,7 +79,9 @@ USAGE = {
     "two things": (("--stage", "ops", "--after", "linearise"), "say either --stage or --after"),
     "a pass": (("--after", "linearize"), "did you mean `linearise`?"),
     "no pass at all": (("--after", "xyzzy"), "passes are build_tasks, "),
-    "a stage": (("--stage", "sass"), "Invalid value for '--stage'"),
+    "a stage": (("--stage", "sched"), "error: --stage: unknown stage `sched`\n  = help: did you mean `schedule`?"),
+    "no stage at all": (("--stage", "xyzzy"), "stages are ops, tasks, schedule, source, ttgir, ptx"),
+    "a module": (("--stage", "source", "--module", "plans"), "unknown module `plans`\n  = help: did you mean `plan`?"),
     "interpreted": (("--stage", "ptx", "--target", "cpu"), "say --target sm_90"),
 }
 

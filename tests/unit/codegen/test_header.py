@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.modules import LAYER, finished, lowered
+from uniep_compiler import compiler
 from uniep_compiler.codegen.emit import emit
+from uniep_compiler.frontend.lower import lower
+from uniep_compiler.frontend.parse import parse
+from uniep_compiler.ir.types import DType
+from uniep_compiler.passes.target import find_target
 
 
 def header(name="<string>", **options):
@@ -28,6 +33,19 @@ def test_a_text_has_no_file():
 
 def test_a_file_of_any_name_stays_on_its_line():
     assert "program: a\N{REPLACEMENT CHARACTER}b.uniep" in header("a\nb.uniep")
+
+
+def test_another_element_type_than_that_of_the_text_is_named():
+    program = parse(LAYER.replace("f32", "bf16").replace("weights : bf16", "weights : f32"))
+
+    def header_in(dtype):
+        changed, ops = compiler.in_dtype(program, lower(program), dtype)
+        options = {"dims": {"H": 32, "I": 16, "E": 4, "K": 2}, "target": find_target("sm_90"), "placement": (4,)}
+        settings = compiler.make_settings(changed, **options, local=True)
+        return compiler.build(ops, settings).sources["forward"].split("# Dims of the program")[0]
+
+    assert "compiled with rows of f16, in place of what the program says" in header_in(DType.F16)
+    assert "compiled with rows" not in header_in(DType.BF16)
 
 
 @pytest.mark.parametrize(

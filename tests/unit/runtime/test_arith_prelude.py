@@ -13,7 +13,7 @@ from uniep_compiler.runtime.modules import load_module
 
 INTERPRETED = template_text("prelude/arith_interpreted.py.jinja")
 COMPILED = template_text("prelude/arith_compiled.py.jinja")
-FOR_THE_INTERPRETER_ONLY = {"plain", "block_of", "as_block", "fold"}
+FOR_THE_INTERPRETER_ONLY = {"plain", "block_of", "as_block", "as_int", "fold"}
 FOR_THE_COMPILER_ONLY = {"add_two", "smaller_of_two", "larger_of_two"}
 
 KERNEL = """

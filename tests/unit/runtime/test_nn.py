@@ -141,7 +141,19 @@ def test_tokens_of_another_dtype_are_computed_in_that_of_the_weights():
 
 def test_weights_of_other_dtypes_are_refused():
     with pytest.raises(uniep.UniepError, match="float64, but have to be one of bfloat16, float16, float32"):
-        output(make(dtype=torch.float64), *inputs(3))
+        output(make().double(), *inputs(3))
+
+
+def test_a_module_is_not_made_of_weights_that_no_kernel_reads():
+    with pytest.raises(uniep.UniepError, match=r"dtype has to be one of .*, not torch.float64") as caught:
+        make(dtype=torch.float64)
+    assert caught.value.codes == ("UEP0601",)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(uniep.UniepError, match=r"not torch.float64"):
+            make()
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_making_a_module_compiles_nothing():
@@ -250,3 +262,10 @@ def test_one_graph_serves_any_number_of_tokens_and_modules_that_are_alike():
         assert torch.equal(compiled(*args), module(*args))
     assert counter.frame_count <= 3  # 0 and 1 token are cases of their own
     assert counter.op_count >= 1
+
+
+def test_more_routes_than_experts_are_refused_when_the_module_is_made():
+    with pytest.raises(uniep.UniepError, match="topk is 5, but there are only 4 experts") as caught:
+        make(topk=5)
+    assert caught.value.codes == ("UEP0601",)
+    assert make(topk=4).size.topk == 4
