@@ -223,7 +223,7 @@ class Traits(NamedTuple):
     numbers: tuple[float, ...]
 
 
-def traits_of(module: nn.Module) -> Traits:
+def traits_of(module: object) -> Traits:
     """The traits of a module of transformers' experts. UEP0605 for another object; nothing else is judged here."""
     if not isinstance(module, nn.Module):
         message = f"experts are a module, not {type(module).__name__}"

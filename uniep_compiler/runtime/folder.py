@@ -81,17 +81,8 @@ class Folder:
         with self._open(create=True) as folder:
             if folder is None:
                 raise FileNotFoundError(f"{self.path} leads nowhere")
-            temporary = f".{os.getpid()}-{secrets.token_hex(8)}{_UNFINISHED}"
-            descriptor = os.open(temporary, _CREATE, _FILE_MODE, dir_fd=folder)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    os.fchmod(descriptor, _FILE_MODE)
-                    file.write(content)
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary, dir_fd=folder)
-                raise
+            with _about(self.path / name):
+                _write(folder, name, content)
 
     def listing(self) -> tuple[Listed, ...]:
         """The user's own files, by name."""
@@ -105,7 +96,7 @@ class Folder:
         """Remove a file; nothing happens if it is gone."""
         with self._open(create=False) as folder:
             if folder is not None:
-                with suppress(FileNotFoundError):
+                with _about(self.path / name), suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
 
     @contextmanager
@@ -115,7 +106,7 @@ class Folder:
             _make_root(self.root)
         with _descriptor(self.root) as root:
             if root is not None and create:
-                with suppress(FileExistsError):
+                with _about(self.path), suppress(FileExistsError):
                     os.mkdir(self.name, _FOLDER_MODE, dir_fd=root)
                     os.chmod(self.name, _FOLDER_MODE, dir_fd=root)
             if root is None:
@@ -123,6 +114,29 @@ class Folder:
                 return
             with _descriptor(self.path, name=self.name, root=root) as folder:
                 yield folder
+
+
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Errors in here name the whole path, where they would name what it is relative to a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write(folder: int, name: str, content: bytes) -> None:
+    temporary = f".{os.getpid()}-{secrets.token_hex(8)}{_UNFINISHED}"
+    descriptor = os.open(temporary, _CREATE, _FILE_MODE, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, _FILE_MODE)
+            file.write(content)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
 
 
 def _content(descriptor: int) -> bytes | None:
@@ -157,7 +171,8 @@ def _descriptor(path: Path, *, name: str | None = None, root: int | None = None)
     """A trusted folder, opened. The user chose the root, which may be a link to one; what is inside it may not."""
     link = os.O_NOFOLLOW if root is not None else 0
     try:
-        descriptor = os.open(name or path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=root)
+        with _about(path):
+            descriptor = os.open(name or path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=root)
     except FileNotFoundError:
         yield None
         return

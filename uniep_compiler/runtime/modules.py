@@ -28,6 +28,7 @@ interpreter_lock = lock_across_forks()
 """Held while an interpreted kernel runs: Triton's interpreter patches `triton.language` for the whole process."""
 
 _log = logging.getLogger(__name__)
+_warned: set[str] = set()
 _loaded: dict[tuple[str, str, bool], ModuleType] = {}
 
 
@@ -52,17 +53,21 @@ def module_path(entry: Entry) -> Path | None:
         return keep(entry)
     except OSError as error:
         mend = f"{error.mend} mends it, and " if isinstance(error, UntrustedError) else ""
-        _warn_once(f"can't keep generated kernels in the cache ({error}); {mend}{CACHE_VARIABLE} names another place")
+        _warn_once(
+            "can't keep generated kernels in the cache", f"({error}); {mend}{CACHE_VARIABLE} names another place"
+        )
     try:
         return keep(entry, _temporary_folder())
     except OSError as error:
-        _warn_once(f"generated kernels are in memory only ({error}): profilers and debuggers won't find their lines")
+        _warn_once("generated kernels are in memory only", f"({error}): profilers and debuggers won't find their lines")
         return None
 
 
-@cache
-def _warn_once(message: str) -> None:
-    _log.warning(message)
+def _warn_once(what: str, why: str) -> None:
+    """Warns of a thing, with the first reason that there is for it."""
+    if what not in _warned:
+        _warned.add(what)
+        _log.warning("%s %s", what, why)
 
 
 @cache

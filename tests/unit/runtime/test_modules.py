@@ -46,7 +46,7 @@ def cache(monkeypatch, tmp_path):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(modules, "_loaded", {})
     modules._temporary_folder.cache_clear()
-    modules._warn_once.cache_clear()
+    monkeypatch.setattr(modules, "_warned", set())
     return tmp_path / "cache" / "modules"
 
 
@@ -123,6 +123,27 @@ def test_where_the_cache_cannot_be_a_temporary_folder_is(cache, caplog):
     assert [path.read_text() for path in paths] == ["a = 0\n", "a = 1\n", "a = 2\n"]
     assert not any(cache.parent in path.parents for path in paths)
     assert caplog.text.count(CACHE_VARIABLE) == 1
+
+
+def test_folders_in_place_of_files_give_one_warning_that_names_the_first(cache, caplog):
+    texts = [f"a = {i}\n" for i in range(3)]
+    first = [file_of(load_module(text, "layer", interpret=True)) for text in texts]
+    for path in first:
+        path.unlink()
+        path.mkdir()
+    modules._loaded.clear()
+    assert [load_module(text, "layer", interpret=True).a for text in texts] == [0, 1, 2]
+    (record,) = caplog.records
+    assert f"Is a directory: '{first[0]}'" in record.getMessage()
+    assert "unfinished" not in record.getMessage()
+
+
+def test_a_file_in_place_of_the_folder_is_named_by_its_path(cache, caplog):
+    cache.parent.mkdir(mode=0o700)
+    cache.write_text("a file where the folder should be")
+    load_module("a = 1\n", "layer", interpret=True)
+    (record,) = caplog.records
+    assert f"Not a directory: '{cache}'" in record.getMessage()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
