@@ -35,6 +35,9 @@ def program(body: str, results: str = "bf16[T, H]") -> str:
 _ROWS = "r = route(experts); xs = dispatch(x, r); "
 _DOWN = "; y = group_gemm(a, w2); return combine(y, weights)"
 SUPPORTED = {
+    "dispatched rows and a GEMM": program(
+        _ROWS + "a = silu(group_gemm(xs, w1)); y = group_gemm(a, w2) + xs; return combine(y)"
+    ),
     "counts": program(
         "r = route(experts); c = counts(r); return combine(group_gemm(dispatch(x, r), w1)), c, r, counts(r)",
         "bf16[T, I], i32[E], routes[T, K, E], i32[E]",
@@ -266,10 +269,6 @@ UNSUPPORTED = {
             "bf16[T, I]",
         ),
         "`split` on a half of a split is not supported yet",
-    ),
-    "dispatched rows and a GEMM": (
-        program(_ROWS + "a = silu(group_gemm(xs, w1)); y = group_gemm(a, w2) + xs; return combine(y)"),
-        "`+` on rows of several stages is not supported yet",
     ),
     "GEMMs of different rows": (
         program(
