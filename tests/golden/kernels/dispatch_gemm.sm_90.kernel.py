@@ -199,8 +199,8 @@ def gemm_h(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
         row_tile = tl.load(row_at + k)
         h_acc_tile = w_tma.load([h_acc_first, k]).T
         h_acc = mma(row_tile, h_acc_tile, h_acc)
-    h = rounded(h_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    h = rounded(h_acc, tl.bfloat16)
     out_at = h_ptr + out_rows * N + cols[None, :]
     tl.store(out_at, narrow(h, tl.bfloat16), mask=live[:, None])
 

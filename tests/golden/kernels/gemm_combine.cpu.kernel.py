@@ -307,8 +307,8 @@ def gemm_y(index, board, num_tiles, tile_expert, tile_row, tile_rows, a_ptr, w_p
         row_tile = tl.load(row_at + k)
         y_acc_tile = tl.load(y_acc_at + k)
         y_acc = mma(row_tile, y_acc_tile, y_acc)
-    y = rounded(y_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    y = rounded(y_acc, tl.bfloat16)
     out_at = y_ptr + out_rows * H + cols[None, :]
     tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
     post(board, "gpu")

@@ -272,8 +272,8 @@ def gemm_y(index, board, num_tiles, tile_expert, tile_row, tile_rows, y_ptr, a_t
         row_tile = a_tma.load([first_row, k])
         y_acc_tile = w_tma.load([y_acc_first, k]).T
         y_acc = mma(row_tile, y_acc_tile, y_acc)
-    y = rounded(y_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    y = rounded(y_acc, tl.bfloat16)
     out_at = y_ptr + out_rows * H + cols[None, :]
     tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
     post(board, "gpu")

@@ -352,12 +352,12 @@ def gemm_a(
         h_acc = mma(row_tile, h_acc_tile, h_acc)
     h_acc_bias = tl.load(b13_ptr + expert * (2 * I) + weight_cols)
     h_acc += widen(h_acc_bias)[None, :]
+    out_rows = (first_row + rows)[:, None].to(tl.int64)
     h = rounded(h_acc, tl.bfloat16)
     gate, up = even_and_odd(h)
     g = at_most(gate, 7.0)
     u = at_most(at_least(up, -7.0), 7.0)
     a = rounded((g * sigmoid(1.702 * g)) * (u + 1.0), tl.bfloat16)
-    out_rows = (first_row + rows)[:, None].to(tl.int64)
     half_cols = column * (GEMM_A_COLS // 2) + tl.arange(0, GEMM_A_COLS // 2)
     out_at = a_ptr + out_rows * I + half_cols[None, :]
     tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None] & (half_cols < I)[None, :])
@@ -405,8 +405,8 @@ def gemm_y(
             y_acc = mma(row_tile, y_acc_tile, y_acc)
         y_acc_bias = tl.load(b2_ptr + expert * H + weight_cols)
         y_acc += widen(y_acc_bias)[None, :]
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None] & (cols < H)[None, :])
         post(board + tiles_bound, "gpu")

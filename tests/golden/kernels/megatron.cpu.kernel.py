@@ -349,10 +349,10 @@ def gemm_a(
         up_acc = mma(row_tile, up_acc_tile, up_acc)
     rows_5_numbers = tl.load(weights_ptr + route)
     rows_5 = widen(rows_5_numbers)[:, None]
+    out_rows = (first_row + rows)[:, None].to(tl.int64)
     gate = rounded(gate_acc, tl.bfloat16)
     up = rounded(up_acc, tl.bfloat16)
     a = rounded((silu(gate) * up) * rows_5, tl.bfloat16)
-    out_rows = (first_row + rows)[:, None].to(tl.int64)
     out_at = a_ptr + out_rows * I + cols[None, :]
     tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
     post(board + tile, "gpu")
@@ -397,8 +397,8 @@ def gemm_y(
             row_tile = tl.load(row_at + k)
             y_acc_tile = tl.load(y_acc_at + k)
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound, "gpu")

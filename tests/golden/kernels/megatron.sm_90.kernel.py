@@ -324,10 +324,10 @@ def gemm_a(
         up_acc = mma(row_tile, up_acc_tile, up_acc)
     rows_5_numbers = tl.load(weights_ptr + route)
     rows_5 = widen(rows_5_numbers)[:, None]
+    out_rows = (first_row + rows)[:, None].to(tl.int64)
     gate = rounded(gate_acc, tl.bfloat16)
     up = rounded(up_acc, tl.bfloat16)
     a = rounded((silu(gate) * up) * rows_5, tl.bfloat16)
-    out_rows = (first_row + rows)[:, None].to(tl.int64)
     out_at = a_ptr + out_rows * I + cols[None, :]
     tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
     post(board + tile, "gpu")
@@ -369,8 +369,8 @@ def gemm_y(
             row_tile = a_tma.load([first_row, k])
             y_acc_tile = w2_tma.load([y_acc_first, k]).T
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound, "gpu")

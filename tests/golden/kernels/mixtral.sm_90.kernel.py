@@ -312,10 +312,10 @@ def gemm_a(index, board, num_tiles, tile_expert, tile_row, tile_rows, row_route,
         h_0_acc = mma(row_tile, h_0_acc_tile, h_0_acc)
         h_1_acc_tile = w13_tma.load([h_1_acc_first, k]).T
         h_1_acc = mma(row_tile, h_1_acc_tile, h_1_acc)
+    out_rows = (first_row + rows)[:, None].to(tl.int64)
     h_0 = rounded(h_0_acc, tl.bfloat16)
     h_1 = rounded(h_1_acc, tl.bfloat16)
     a = rounded(silu(h_0) * h_1, tl.bfloat16)
-    out_rows = (first_row + rows)[:, None].to(tl.int64)
     out_at = a_ptr + out_rows * I + cols[None, :]
     tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
     post(board + tile, "gpu")
@@ -357,8 +357,8 @@ def gemm_y(
             row_tile = a_tma.load([first_row, k])
             y_acc_tile = w2_tma.load([y_acc_first, k]).T
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + tiles_bound, "gpu")

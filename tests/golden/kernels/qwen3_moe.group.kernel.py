@@ -344,6 +344,7 @@ def send_xs(
     tokens_bound,
     routes_bound,
     board_size,
+    expert_row,
     row_of,
     row_route,
     token_start,
@@ -352,7 +353,6 @@ def send_xs(
     send_first,
     send_item,
     tile_first,
-    expert_row,
     expert_first,
     x_ptr,
     x_stride,
@@ -516,10 +516,10 @@ def gemm_a(
             gate_acc = mma(row_tile, gate_acc_tile, gate_acc)
             up_acc_tile = w13_tma.load([up_acc_first, k]).T
             up_acc = mma(row_tile, up_acc_tile, up_acc)
+        out_rows = (first_row + rows)[:, None].to(tl.int64)
         gate = rounded(gate_acc, tl.bfloat16)
         up = rounded(up_acc, tl.bfloat16)
         a = rounded(silu(gate) * up, tl.bfloat16)
-        out_rows = (first_row + rows)[:, None].to(tl.int64)
         out_at = advance(a_ptr, rank, rows_bound, I) + out_rows * I + cols[None, :]
         tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
         post(board + rank * board_size + tiles_bound * 2 + tile, "gpu")
@@ -577,8 +577,8 @@ def gemm_y(
             row_tile = a_tma.load([rank * rows_bound + first_row, k])
             y_acc_tile = w2_tma.load([y_acc_first, k]).T
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = advance(y_ptr, rank, rows_bound, H) + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
         post(board + rank * board_size + tiles_bound * 3 + tile, "gpu")
@@ -916,6 +916,7 @@ def forward(
     tile_expert,
     tile_row,
     tile_rows,
+    expert_row,
     row_of,
     row_route,
     token_start,
@@ -925,7 +926,6 @@ def forward(
     send_first,
     send_item,
     tile_first,
-    expert_row,
     expert_first,
     x_ptr,
     x_stride,
@@ -970,6 +970,7 @@ def forward(
                 tokens_bound,
                 routes_bound,
                 board_size,
+                expert_row,
                 row_of,
                 row_route,
                 token_start,
@@ -978,7 +979,6 @@ def forward(
                 send_first,
                 send_item,
                 tile_first,
-                expert_row,
                 expert_first,
                 x_ptr,
                 x_stride,

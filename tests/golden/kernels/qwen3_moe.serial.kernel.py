@@ -235,10 +235,10 @@ def gemm_a(index, num_tiles, tile_expert, tile_row, tile_rows, row_route, x_ptr,
         gate_acc = mma(row_tile, gate_acc_tile, gate_acc)
         up_acc_tile = w13_tma.load([up_acc_first, k]).T
         up_acc = mma(row_tile, up_acc_tile, up_acc)
+    out_rows = (first_row + rows)[:, None].to(tl.int64)
     gate = rounded(gate_acc, tl.bfloat16)
     up = rounded(up_acc, tl.bfloat16)
     a = rounded(silu(gate) * up, tl.bfloat16)
-    out_rows = (first_row + rows)[:, None].to(tl.int64)
     out_at = a_ptr + out_rows * I + cols[None, :]
     tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None])
 
@@ -261,8 +261,8 @@ def gemm_y(index, num_tiles, tile_expert, tile_row, tile_rows, y_ptr, a_tma, w2_
         row_tile = a_tma.load([first_row, k])
         y_acc_tile = w2_tma.load([y_acc_first, k]).T
         y_acc = mma(row_tile, y_acc_tile, y_acc)
-    y = rounded(y_acc, tl.bfloat16)
     out_rows = (first_row + rows)[:, None].to(tl.int64)
+    y = rounded(y_acc, tl.bfloat16)
     out_at = y_ptr + out_rows * H + cols[None, :]
     tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None])
 

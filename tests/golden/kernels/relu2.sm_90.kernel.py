@@ -308,9 +308,9 @@ def gemm_a(index, board, num_tiles, tile_expert, tile_row, tile_rows, row_route,
         row_tile = tl.load(row_at + k)
         h_acc_tile = w1_tma.load([h_acc_first, k]).T
         h_acc = mma(row_tile, h_acc_tile, h_acc)
+    out_rows = (first_row + rows)[:, None].to(tl.int64)
     h = rounded(h_acc, tl.bfloat16)
     a = rounded(square(relu(h)), tl.bfloat16)
-    out_rows = (first_row + rows)[:, None].to(tl.int64)
     out_at = a_ptr + out_rows * I + cols[None, :]
     tl.store(out_at, narrow(a, tl.bfloat16), mask=live[:, None] & (cols < I)[None, :])
     post(board + tile, "gpu")
@@ -352,8 +352,8 @@ def gemm_y(
             row_tile = a_tma.load([first_row, k])
             y_acc_tile = w2_tma.load([y_acc_first, k]).T
             y_acc = mma(row_tile, y_acc_tile, y_acc)
-        y = rounded(y_acc, tl.bfloat16)
         out_rows = (first_row + rows)[:, None].to(tl.int64)
+        y = rounded(y_acc, tl.bfloat16)
         out_at = y_ptr + out_rows * H + cols[None, :]
         tl.store(out_at, narrow(y, tl.bfloat16), mask=live[:, None] & (cols < H)[None, :])
         post(board + tiles_bound, "gpu")
