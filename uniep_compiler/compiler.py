@@ -22,9 +22,9 @@ from uniep_compiler.ir.verify import verify
 from uniep_compiler.passes.check_options import check_options
 from uniep_compiler.passes.check_support import check_support
 from uniep_compiler.passes.choose_options import active_blocks, choose_options, option_spans, token_tiles
+from uniep_compiler.passes.clusters import is_matrix
 from uniep_compiler.passes.pipeline import State, run_passes
 from uniep_compiler.passes.settings import Settings
-from uniep_compiler.passes.stages import is_matrix
 from uniep_compiler.passes.stages import row_dtype as row_dtype
 from uniep_compiler.passes.target import Target
 from uniep_compiler.source import Source

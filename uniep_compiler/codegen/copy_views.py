@@ -6,10 +6,22 @@ from collections.abc import Mapping
 
 from uniep_compiler.codegen.names import value_names
 from uniep_compiler.codegen.places import COPY, MAP, REDUCE, TILE_LOOKUPS, Places
-from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
-from uniep_compiler.codegen.view import RowValueView, StoreView
-from uniep_compiler.ir.index import Coord, Expr, Lookup
-from uniep_compiler.ir.tasks import CopyBody, Family, MapBody, ReduceBody, RoutesBody, RowValue, ZeroBody
+from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines, shares_of
+from uniep_compiler.codegen.view import LoadView, RowValueView, StoreView
+from uniep_compiler.ir.index import Coord, Expr, Int, Lookup
+from uniep_compiler.ir.tasks import (
+    BiasLoad,
+    CopyBody,
+    Family,
+    MapBody,
+    ReduceBody,
+    RoutesBody,
+    RowLoad,
+    RowValue,
+    Store,
+    ZeroBody,
+)
+from uniep_compiler.ir.types import Dim
 
 
 def send_body(family: Family, body: CopyBody, places: Places) -> tuple[dict[str, object], Mapping[Expr, str]]:
@@ -97,10 +109,9 @@ def routes_body(body: RoutesBody, places: Places) -> dict[str, object]:
     return {
         "block": "BLOCK",
         "topk": places.topk,
-        "cols": places.cols(body.rows),
         "row_of": "row_of" if places.local else f"row_of + first_token * {places.topk}",
         "by_route": body.by_route,
-        "rows_pointer": places.pointer(body.rows),
+        "parts": tuple({"pointer": places.pointer(part.rows), "cols": places.cols(part.rows)} for part in body.parts),
         "target_pointer": places.pointer(body.target),
     }
 
@@ -121,33 +132,86 @@ def zero_body(body: ZeroBody, places: Places) -> dict[str, object]:
 
 def map_body(family: Family, body: MapBody, places: Places) -> dict[str, object]:
     """The body of a map: rows through an epilogue."""
-    read, names = next(access for access in family.reads if access.buffer == body.source), map_names(body, places)
-    cols = places.dim(places.sizes.cols[body.stores[0].buffer])
+    names, unit = map_names(body, places), map_cols(body, places)
+    cols, doubled = places.dim(unit), places.dim(unit.times(2))
     by_route = any(row_value.by_route for row_value in body.row_values)
+    has_tail = places.has_tail(MAP, body.cols)
+    parts: tuple[RowLoad | BiasLoad | Store, ...] = (*body.loads, *body.biases, *body.stores)
+    counted = {2: "inside", 4: "inside_twice"} if has_tail else {}
+    shares = shares_of(body.epilogue, (*body.loads, *body.biases))
+    inside = {op.operands[0]: counted.get(shares[op.operands[0]], "") for op in body.epilogue if op.kind == "row_sum"}
+
+    def columns(part: RowLoad | BiasLoad | Store) -> str:
+        return f"{f'{cols} + ' if part.first else ''}{'double_cols' if part.doubled else 'cols'}"
+
+    def mask(part: RowLoad | BiasLoad | Store) -> str:
+        return "inside_twice" if part.doubled else "inside"
+
     return {
         "chunk": "CHUNK",
         "cols": cols,
         "piece": places.piece(MAP, body.cols),
         "gather_lines": origin_lines(places, "rows") if body.gather or by_route else (),
-        "source_pointer": places.pointer(body.source),
-        "source_stride": places.stride(body.source),
-        "source_row": f"({places.text(read.row, TILE_LOOKUPS)})" if body.gather else "rows",
+        "loads": tuple(
+            LoadView(
+                name=names[load.value],
+                pointer=places.pointer(load.buffer),
+                stride=places.stride(load.buffer),
+                cols_text=columns(load),
+                mask=mask(load),
+                row=_map_row(family, body, load, places),
+            )
+            for load in body.loads
+        ),
+        "biases": tuple(
+            LoadView(
+                name=names[bias.value],
+                pointer=places.pointer(bias.buffer),
+                stride=places.stride(bias.buffer),
+                cols_text=columns(bias),
+                mask=mask(bias),
+            )
+            for bias in body.biases
+        ),
         "row_values": tuple(row_value_view(found, places, names, "rows") for found in body.row_values),
-        "mask": f"live[:, None]{f' & (cols < {cols})' if places.has_tail(MAP, body.cols) else ''}",
-        "value": names[body.value],
-        "epilogue": tuple(epilogue_lines(body.epilogue, names, {store.value for store in body.stores})),
+        "mask": f"live[:, None]{f' & (cols < {cols})' if has_tail else ''}",
+        "double_mask": f"live[:, None]{f' & (double_cols < {doubled})' if has_tail else ''}",
+        "has_doubles": any(part.doubled for part in parts),
+        "epilogue": tuple(epilogue_lines(body.epilogue, names, {store.value for store in body.stores}, inside)),
         "stores": tuple(
             StoreView(
                 value=names[store.value],
                 pointer=places.pointer(store.buffer),
                 stride=places.stride(store.buffer),
-                cols_text="cols",
+                cols_text=columns(store),
                 dtype=TL_DTYPES[places.buffer(store.buffer).dtype],
-                mask="inside",
+                mask=mask(store),
             )
             for store in body.stores
+            if not store.summed
+        ),
+        "sums": tuple(
+            {"value": names[store.value], "pointer": places.pointer(store.buffer)}
+            for store in body.stores
+            if store.summed
         ),
     }
+
+
+def map_cols(body: MapBody, places: Places) -> Dim:
+    """The columns of most of a map's values."""
+    load = body.loads[0]
+    width = places.sizes.cols[load.buffer]
+    half = width.half()
+    return half if half is not None and places.buffer(load.buffer).cols == Int(2 * body.cols) else width
+
+
+def _map_row(family: Family, body: MapBody, load: RowLoad, places: Places) -> str:
+    """Which rows of a buffer a map loads, as text."""
+    if not body.gather or load.buffer != body.source:
+        return "rows"
+    read = next(access for access in family.reads if access.buffer == body.source)
+    return f"({places.text(read.row, TILE_LOOKUPS)})"
 
 
 def map_names(body: MapBody, places: Places) -> dict[str, str]:

@@ -16,7 +16,7 @@ from uniep_compiler.codegen.copy_views import (
 )
 from uniep_compiler.codegen.gemm_views import gemm_body
 from uniep_compiler.codegen.layout import WIDTH
-from uniep_compiler.codegen.outer_views import outer_body
+from uniep_compiler.codegen.outer_views import outer_body, sum_body
 from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
 from uniep_compiler.codegen.view import FamilyView, PostView, WaitView
 from uniep_compiler.ir.index import Expr, Int, Lookup
@@ -30,6 +30,7 @@ from uniep_compiler.ir.tasks import (
     ReduceBody,
     Role,
     RoutesBody,
+    SumBody,
     Wait,
     ZeroBody,
 )
@@ -72,6 +73,8 @@ def _body(family: Family, places: Places) -> tuple[str, dict[str, object], Mappi
             return "routes", routes_body(body, places), {}
         case OuterBody() as body:
             return "outer", outer_body(family, body, places), {}
+        case SumBody() as body:
+            return "sum", sum_body(body, places), {}
         case ZeroBody() as body:
             return "zero", zero_body(body, places), {}
         case _:
@@ -90,6 +93,8 @@ def _doc(family: Family) -> str:
             return f"Add up the parts of a row's sum, for each route of a block of tokens: {value}."
         case OuterBody():
             return f"Sum the outer products of an expert's rows, in their order, for one tile of {value}."
+        case SumBody():
+            return f"Sum the rows of an expert, in their order, for some columns of {value}."
         case GemmBody():
             return f"Compute one tile of {value}."
         case MapBody():
@@ -130,10 +135,10 @@ def _decode(family: Family, places: Places) -> tuple[str, ...]:
     lines = [] if places.local else _rank_lines(family)
     first = family.domain[0].coord
     if first == "expert":
-        places_of_expert = places.names.outers[family.name].places
+        pieces = pieces_of_expert(family, places)
         return (
             *lines,
-            f"expert, place = index // {places_of_expert}, index % {places_of_expert}",
+            f"expert, place = index // {pieces}, index % {pieces}",
             "first_row = as_int(tl.load(expert_row + expert))",
             "num_rows = as_int(tl.load(expert_rows + expert))",
         )
@@ -144,11 +149,18 @@ def _decode(family: Family, places: Places) -> tuple[str, ...]:
         lines.append(f"{first} = index")
     if first == "tile":
         at = "tile" if places.local else "rank * tiles_bound + tile"
-        if isinstance(family.body, GemmBody):
+        body = family.body
+        if isinstance(body, GemmBody) or (isinstance(body, MapBody) and body.biases):
             lines.append(f"expert = as_int(tl.load(tile_expert + {at}))")
         lines.append(f"first_row = as_int(tl.load(tile_row + {at}))")
         lines.append(f"num_rows = as_int(tl.load(tile_rows + {at}))")
     return tuple(lines)
+
+
+def pieces_of_expert(family: Family, places: Places) -> str:
+    """How many tasks of a family an expert has."""
+    outer = places.names.outers.get(family.name)
+    return places.text(family.domain[1].extent) if outer is None else outer.places
 
 
 def _rank_lines(family: Family) -> list[str]:

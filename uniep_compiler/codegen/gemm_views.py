@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from uniep_compiler.codegen.copy_views import origin_lines, row_value_view
 from uniep_compiler.codegen.names import value_names
 from uniep_compiler.codegen.outer_views import outer_blocks
 from uniep_compiler.codegen.places import TILE_LOOKUPS, Places
-from uniep_compiler.codegen.triton_text import TL_DTYPES, epilogue_lines
-from uniep_compiler.codegen.view import AccumulatorView, LoadView, StoreView
+from uniep_compiler.codegen.triton_text import NOTHING, TL_DTYPES, epilogue_lines, shares_of
+from uniep_compiler.codegen.view import AccumulatorView, LoadView, ProductView, StoreView
 from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.ir.index import Int
 from uniep_compiler.ir.tasks import (
@@ -43,37 +44,59 @@ def tma_blocks(family: Family, graph: TaskGraph, settings: Settings) -> Mapping[
     if not isinstance(body, GemmBody):
         return {}
     blocks: dict[str, tuple[int, int]] = {}
-    if rows_by_tma(family, body):
-        blocks[body.rows] = (body.tile.rows, body.tile.depth)
-    if weights_by_tma(body, graph, settings):
-        cols, depth = acc_cols(body), body.tile.depth
-        block = (cols, depth) if body.layout == "nk" else (depth, cols)
-        blocks.update((acc.weight, block) for acc in body.accumulators)
+    cols, depth = acc_cols(body), body.tile.depth
+    block = (cols, depth) if body.layout == "nk" else (depth, cols)
+    for product in products_of(body):
+        if rows_by_tma(family, product):
+            blocks[product.rows] = (body.tile.rows, depth)
+        if weights_by_tma(body, product, graph, settings):
+            blocks.update(dict.fromkeys(product.weights, block))
     return blocks
 
 
-def rows_by_tma(family: Family, body: GemmBody) -> bool:
-    """Whether the GEMM's rows are read through a tensor descriptor."""
-    return rows_read(family, body).proxy is Proxy.ASYNC
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Rows times weights, one for each accumulator, which sums them over `depth`."""
+
+    rows: str
+    depth: int
+    weights: tuple[str, ...]
 
 
-def weights_by_tma(body: GemmBody, graph: TaskGraph, settings: Settings) -> bool:
-    """Whether the GEMM's weights are read through tensor descriptors.
+def products_of(body: GemmBody) -> tuple[Product, ...]:
+    """What a GEMM's accumulators sum, in order."""
+    first = Product(rows=body.rows, depth=body.depth, weights=tuple(acc.weight for acc in body.accumulators))
+    return (
+        first,
+        *(
+            Product(rows=term.rows, depth=term.depth, weights=(term.weight,) * len(body.accumulators))
+            for term in body.terms
+        ),
+    )
+
+
+def rows_by_tma(family: Family, product: Product) -> bool:
+    """Whether the rows of a product are read through a tensor descriptor."""
+    return rows_read(family, product).proxy is Proxy.ASYNC
+
+
+def weights_by_tma(body: GemmBody, product: Product, graph: TaskGraph, settings: Settings) -> bool:
+    """Whether the weights of a product are read through tensor descriptors.
 
     With layout kn, what lies past an expert's depth is the next expert, whose values may be infinite: there a tile has
     to end where the expert does.
     """
-    weight = graph.buffer(body.accumulators[0].weight)
+    weight = graph.buffer(product.weights[0])
     if not isinstance(weight.cols, Int):
         raise TypeError(f"{weight.name} has unbound columns")
-    stays_inside = body.layout == "nk" or body.depth % body.tile.depth == 0
+    stays_inside = body.layout == "nk" or product.depth % body.tile.depth == 0
     is_aligned = (weight.cols.value * weight.dtype.num_bytes) % TMA_BYTES == 0
     return settings.target.has_tma and stays_inside and is_aligned
 
 
-def rows_read(family: Family, body: GemmBody) -> Access:
-    """The access by which a GEMM reads its rows."""
-    return next(access for access in family.reads if access.buffer == body.rows)
+def rows_read(family: Family, product: Product) -> Access:
+    """The access by which a GEMM reads the rows of a product."""
+    return next(access for access in family.reads if access.buffer == product.rows)
 
 
 def num_pieces(body: GemmBody) -> int:
@@ -92,31 +115,22 @@ def acc_cols(body: GemmBody) -> int:
 def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, object]:
     """The body of a grouped GEMM."""
     tile, names = places.names.tiles[family.name], value_names(body, places.names.taken)
-    by_tma = weights_by_tma(body, places.schedule.graph, places.settings)
+    products = tuple(_product(product, family, body, places, names) for product in products_of(body))
     cols_tail = bool(body.num_cols % acc_cols(body))
     pieces = num_pieces(body)
     pieces_of_sums = {acc.value: f"{names[acc.value]}_piece" for acc in body.accumulators}
     num_cols = _num_cols(body, places)
-    read = rows_read(family, body)
     return {
         "fence": any(wait.fence for wait in family.waits),
         "bm": places.tile_rows(body.tile.rows),
         "bn": tile.cols,
         "bk": tile.depth,
-        "uses_depth": not (places.tma.get((family.name, body.rows)) and by_tma),
-        "depth": places.dim(places.sizes.depth(body)),
+        "uses_depth": not all(product.rows_tma and product.weights_tma for product in products),
         "num_cols": num_cols,
-        "cols_tail": cols_tail and (not by_tma or any(acc.bias for acc in body.accumulators)),
-        "depth_tail": bool(body.depth % body.tile.depth),
-        "gather": body.gather,
-        "gather_lines": origin_lines(places, _REPEATED_ROWS, mask="") if body.gather else (),
-        "gather_row": places.text(read.row, TILE_LOOKUPS) if body.gather else "",
-        "rows_pointer": places.pointer(body.rows),
-        "rows_stride": places.stride(body.rows),
-        "rows_tma": places.tma.get((family.name, body.rows), ""),
-        "rows_tma_first": "" if places.local else "rank * rows_bound + ",
-        "weights_tma": by_tma,
-        "accumulators": tuple(_accumulator(acc, family, body, places, names) for acc in body.accumulators),
+        "cols_tail": cols_tail
+        and (not all(product.weights_tma for product in products) or any(acc.bias for acc in body.accumulators)),
+        "products": products,
+        "accumulators": products[0].accumulators,
         "row_value_lines": _origin_of_row_values(body, places),
         "row_values": tuple(row_value_view(found, places, names, _REPEATED_ROWS) for found in body.row_values),
         "pieces": pieces,
@@ -133,13 +147,35 @@ def gemm_body(family: Family, body: GemmBody, places: Places) -> dict[str, objec
                 body.epilogue,
                 {**names, **pieces_of_sums} if pieces > 1 else names,
                 {store.value for store in body.stores},
-                f"(cols < {num_cols})[None, :]" if cols_tail else "",
+                _columns_inside(body, places) if cols_tail else NOTHING,
             )
         ),
         "has_halves": any(store.halved for store in body.stores),
         "has_doubles": any(store.doubled for store in body.stores) or any(load.doubled for load in body.loads),
         "stores": tuple(_store(store, family, body, places, names[store.value]) for store in body.stores),
     }
+
+
+def _product(product: Product, family: Family, body: GemmBody, places: Places, names: Mapping[str, str]) -> ProductView:
+    """The loop over the products of some rows. Only the first rows of a GEMM are gathered."""
+    read = rows_read(family, product)
+    gather = body.gather and product.rows == body.rows
+    by_tma = weights_by_tma(body, product, places.schedule.graph, places.settings)
+    accumulators = zip(body.accumulators, product.weights, strict=True)
+    return ProductView(
+        depth=places.cols(product.rows),
+        depth_tail=bool(product.depth % body.tile.depth),
+        gather_lines=origin_lines(places, _REPEATED_ROWS, mask="") if gather else (),
+        gather_row=places.text(read.row, TILE_LOOKUPS) if gather else "",
+        rows_pointer=places.pointer(product.rows),
+        rows_stride=places.stride(product.rows),
+        rows_tma=places.tma.get((family.name, product.rows), ""),
+        rows_tma_first="" if places.local else "rank * rows_bound + ",
+        weights_tma=by_tma,
+        accumulators=tuple(
+            _accumulator(replace(acc, weight=weight), family, body, places, names) for acc, weight in accumulators
+        ),
+    )
 
 
 def _origin_of_row_values(body: GemmBody, places: Places) -> tuple[str, ...]:
@@ -187,6 +223,14 @@ def _columns(place: Store | RowLoad, body: GemmBody, places: Places) -> tuple[st
     cols_tail = body.num_cols % acc_cols(body)
     mask = f"live[:, None] & ({cols} < {num_cols})[None, :]" if cols_tail else "live[:, None]"
     return f"{_first_text(place.first, body, places)}{cols}[None, :]", mask
+
+
+def _columns_inside(body: GemmBody, places: Places) -> Mapping[str, str]:
+    """Which columns of a row that is summed exist."""
+    num_cols, shares = _num_cols(body, places), shares_of(body.epilogue, body.loads)
+    texts = {2: f"(cols < {num_cols})[None, :]", 4: f"(double_cols < 2 * ({num_cols}))[None, :]"}
+    summed = [op.operands[0] for op in body.epilogue if op.kind == "row_sum"]
+    return {value: texts[shares.get(value, 2)] for value in summed}
 
 
 def _num_cols(body: GemmBody, places: Places) -> str:

@@ -128,14 +128,16 @@ def value_names(body: GemmBody | MapBody, taken: Collection[str]) -> dict[str, s
     are free too.
     """
     used = {*words_of("gemm" if isinstance(body, GemmBody) else "map"), *taken}
-    accumulators = [acc.value for acc in body.accumulators] if isinstance(body, GemmBody) else [body.value]
+    accumulators = [acc.value for acc in body.accumulators] if isinstance(body, GemmBody) else []
     read = [*accumulators, *(row_value.value for row_value in body.row_values)]
-    read += [load.value for load in body.loads] if isinstance(body, GemmBody) else []
+    read += [load.value for load in body.loads]
+    read += [bias.value for bias in body.biases] if isinstance(body, MapBody) else []
     made = [*read, *(result for op in body.epilogue for result in op.results)]
+    sums = {store.value for store in body.stores if store.summed}
     names: dict[str, str] = {}
     for value in sorted(made, key=is_named, reverse=True):
         wish = value[:LONGEST_LOCAL] if is_named(value) else f"{'acc' if value in accumulators else 'value'}{value}"
-        suffixes = ("", *_SUFFIXES) if value in read else ("",)
+        suffixes = ("", *_SUFFIXES) if value in read else ("", "_total") if value in sums else ("",)
         name, number = wish, 1
         while any(name + suffix in used for suffix in suffixes):
             number += 1

@@ -12,7 +12,6 @@ from uniep_compiler.codegen.prelude import words
 from uniep_compiler.codegen.view import LaunchView, StageView
 from uniep_compiler.ir.index import Binary, BinaryOp, Expr, Int, Sym, minimum, substitute
 from uniep_compiler.ir.schedule import Interleave, Launch, Member, Segment, Slice, Stage, families_of
-from uniep_compiler.ir.tasks import OuterBody
 from uniep_compiler.passes.linearise import num_tasks
 
 
@@ -56,9 +55,9 @@ def _named_count(count: Expr, family: str, places: Places) -> Expr:
     if coord == "tile":
         return places.tasks_by_name(family, count)
     if coord == "expert":
-        body, outer = places.schedule.graph.family(family).body, places.names.outers[family]
+        outer = places.names.outers.get(family)
         experts = places.schedule.graph.experts
-        return Binary(BinaryOp.MUL, Int(experts), Sym(outer.places)) if isinstance(body, OuterBody) else count
+        return count if outer is None else Binary(BinaryOp.MUL, Int(experts), Sym(outer.places))
     settings = places.settings
     named: dict[str, Mapping[Expr, Expr]] = {
         "lane": {Int(settings.lanes): Sym("LANES")},

@@ -21,6 +21,7 @@ from uniep_compiler.ir.tasks import (
     OuterBody,
     ReduceBody,
     RoutesBody,
+    SumBody,
     TaskGraph,
 )
 from uniep_compiler.ir.types import Dim
@@ -54,7 +55,7 @@ def piece_names(graph: TaskGraph, taken: Collection[str]) -> dict[tuple[str, int
     """A constant for each number of columns that copies and reduces of a graph handle at a time."""
     names: dict[tuple[str, int], str] = {}
     for family in graph.families:
-        if isinstance(family.body, GemmBody | OuterBody | RoutesBody):
+        if isinstance(family.body, GemmBody | OuterBody | SumBody | RoutesBody):
             continue
         kind = {ReduceBody: REDUCE, MapBody: MAP}.get(type(family.body), COPY)
         key = (kind, piece_cols(kind, family.body.cols))

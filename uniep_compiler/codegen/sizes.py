@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uniep_compiler.diagnostics import InternalError
 from uniep_compiler.ir.index import Expr, Int, Sym, as_expr
 from uniep_compiler.ir.ops import OpGraph
-from uniep_compiler.ir.tasks import CopyBody, GemmBody, TaskGraph
+from uniep_compiler.ir.tasks import CopyBody, GemmBody, MapBody, TaskGraph
 from uniep_compiler.ir.types import Dim, RoutesType, RowsType, TensorType
 from uniep_compiler.passes.names import ROW_ROUTE, name_buffers
 
@@ -20,10 +20,6 @@ class Sizes:
     cols: Mapping[str, Dim]
     weight_rows: Mapping[str, Dim]
     topk: Dim
-
-    def depth(self, body: GemmBody) -> Dim:
-        """Products that a GEMM sums for each element."""
-        return self.cols[body.rows]
 
     def acc_cols(self, body: GemmBody) -> Dim:
         """Columns of each of a GEMM's accumulators: all of the weight's output, or a half of it."""
@@ -51,7 +47,7 @@ def find_sizes(ops: OpGraph, graph: TaskGraph) -> Sizes:
             case _:
                 pass
     for family in graph.families:  # in data-flow order: a copy's source is known before its target
-        if isinstance(family.body, GemmBody):
+        if isinstance(family.body, GemmBody | MapBody):
             sums = (graph.buffer(store.buffer) for store in family.body.stores if store.summed)
             cols.update((b.name, Dim(constant=b.cols.value)) for b in sums if isinstance(b.cols, Int))
         if isinstance(family.body, CopyBody):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import assert_never
 
 from uniep_compiler.ir.index import Binary, BinaryOp, Coord, Expr, Int, Lookup, Sym
 from uniep_compiler.ir.ops import Op
+from uniep_compiler.ir.tasks import BiasLoad, RowLoad
 from uniep_compiler.ir.types import DType
 from uniep_compiler.passes.names import is_named
 
@@ -24,6 +26,8 @@ LONGEST_EXPRESSION = 80
 
 SYMBOL_NAMES: Mapping[str, str] = {"num_rows": "total_rows"}
 """Symbols whose name in kernels differs: there, `num_rows` are those of a tile."""
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ATOM = 4
 """A precedence above that of all operators."""
@@ -64,11 +68,14 @@ def expr_text(expr: Expr, lookups: Mapping[Expr, str], outer: int = 0) -> str:
 
 
 def epilogue_lines(
-    ops: tuple[Op, ...], names: Mapping[str, str], stored: Collection[str] = (), inside: str = ""
+    ops: tuple[Op, ...],
+    names: Mapping[str, str],
+    stored: Collection[str] = (),
+    inside: Mapping[str, str] = NOTHING,
 ) -> list[str]:
     """Assignments for an epilogue's ops, in order. Unnamed values that are only read once stand inside their reader.
 
-    `inside` says which columns count in a sum of a row; empty for all of them.
+    `inside` says by value which of its columns count in a sum of a row; those of others all do.
 
     A text that grows too long for that gets its line after all, so that every line stays short.
     """
@@ -81,10 +88,11 @@ def epilogue_lines(
 
     for op in ops:
         result = op.results[0]
-        text = _op_text(op, [inline.get(name, names[name]) for name in op.operands], inside)
+        counted = inside.get(op.operands[0], "") if op.kind == "row_sum" else ""
+        text = _op_text(op, [inline.get(name, names[name]) for name in op.operands], counted)
         while len(text) > LONGEST_EXPRESSION and (long := _longest(op, inline)):
             write(long, inline.pop(long))
-            text = _op_text(op, [inline.get(name, names[name]) for name in op.operands], inside)
+            text = _op_text(op, [inline.get(name, names[name]) for name in op.operands], counted)
         if op.kind == "split":
             lines.append(f"{', '.join(names[half] for half in op.results)} = {text}")
         elif op.kind == "const" or (not is_named(result) and reads[result] == 1 and result not in stored):
@@ -92,6 +100,16 @@ def epilogue_lines(
         else:
             write(result, text)
     return lines
+
+
+def shares_of(ops: tuple[Op, ...], loads: Iterable[RowLoad | BiasLoad]) -> dict[str, int]:
+    """Columns of values, for two of most of them: 4 where there is a pair for each, 1 for one half of the pairs."""
+    shares = {load.value: 4 if load.doubled else 2 for load in loads}
+    for op in ops:
+        share = max((shares.get(name, 2) for name in op.operands), default=2)
+        share = {"split": share // 2, "join": share * 2}.get(op.kind, share)
+        shares.update(dict.fromkeys(op.results, share))
+    return shares
 
 
 def _longest(op: Op, inline: Mapping[str, str]) -> str | None:

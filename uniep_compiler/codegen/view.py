@@ -62,6 +62,22 @@ class AccumulatorView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProductView:
+    """The loop of a GEMM tile over the products of some rows with weights."""
+
+    depth: str
+    depth_tail: bool
+    gather_lines: tuple[str, ...]
+    gather_row: str
+    rows_pointer: str
+    rows_stride: str
+    rows_tma: str
+    rows_tma_first: str
+    weights_tma: bool
+    accumulators: tuple[AccumulatorView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowValueView:
     """A number for each row that an epilogue reads, and where."""
 
@@ -71,13 +87,14 @@ class RowValueView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadView:
-    """Rows of numbers that an epilogue reads."""
+    """Rows of numbers that an epilogue reads; `row` says which, where the template does not."""
 
     name: str
     pointer: str
     stride: str
     cols_text: str
     mask: str
+    row: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

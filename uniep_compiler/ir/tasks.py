@@ -183,6 +183,18 @@ class Accumulator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """Further products in the sums of a tile: of `rows`, with the columns of `weight` that an accumulator covers.
+
+    They are added after the others. `depth` is the number of columns of `rows`.
+    """
+
+    rows: str
+    depth: Positive
+    weight: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """The value that an epilogue leaves in a buffer, at column offset `first`.
 
@@ -204,6 +216,19 @@ class RowLoad:
     """Rows of numbers that an epilogue reads from `buffer` under the name `value`: the task's columns, from `first` on.
 
     With `doubled` they are twice as many, two for each column of the task.
+    """
+
+    value: str
+    buffer: str
+    first: Natural = 0
+    doubled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BiasLoad:
+    """One row of numbers per expert in `buffer`, which an epilogue reads under the name `value` for all its rows.
+
+    Columns are those of `RowLoad`.
     """
 
     value: str
@@ -245,18 +270,20 @@ class CopyBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBody:
-    """Rows of `source` go through an epilogue, under the name `value`; `chunk` rows of `cols` elements at a time.
+    """Rows go through an epilogue: `chunk` of an M tile, and of each `cols` columns, at a time.
 
-    `gather` says that `source` holds one row per token and is read through `route_at` (and `source`).
+    `gather` says that `source` holds one row per token and is read through `route_at` (and `source`); other loads are
+    of rows in place. What is `summed` is the sum of a whole row.
     """
 
     source: str
-    value: str
     cols: Positive
     chunk: Positive
+    loads: tuple[RowLoad, ...]
     epilogue: tuple[Op, ...]
     stores: tuple[Store, ...]
     row_values: tuple[RowValue, ...] = ()
+    biases: tuple[BiasLoad, ...] = ()
     gather: bool = False
 
 
@@ -264,7 +291,8 @@ class MapBody:
 class GemmBody:
     """One output tile of a grouped GEMM with its epilogue: `acc += rows @ weight[expert].T` over `depth` columns.
 
-    `gather` says that `rows` holds one row per token and is read through `route_at` (and `source`).
+    `gather` says that `rows` holds one row per token and is read through `route_at` (and `source`). `terms` are more
+    products of the same sums, of weights with the same layout.
     """
 
     rows: str
@@ -278,6 +306,7 @@ class GemmBody:
     gather: bool = False
     row_values: tuple[RowValue, ...] = ()
     loads: tuple[RowLoad, ...] = ()
+    terms: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,12 +327,21 @@ class ReduceBody:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OuterTerm:
+    """Further outer products in the sums of a tile, of the rows of two more buffers."""
+
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OuterBody:
     """One tile of the sum of outer products over an expert's rows, in their order: `left.T @ right`, rounded once.
 
     The expert's part of `target` has `num_rows` rows (columns of `left`) and `num_cols` columns (those of `right`). The
     tile has `tile.rows` of those rows and `tile.cols` columns, and adds `tile.depth` rows at a time, zeros after them.
-    Tasks of an expert are numbered along the columns first. An expert without rows gets zeros.
+    Tasks of an expert are numbered along the columns first. An expert without rows gets zeros. `terms` are summed after
+    the others, all rows of one after those of another.
     """
 
     left: str
@@ -312,19 +350,43 @@ class OuterBody:
     num_rows: Positive
     num_cols: Positive
     tile: Tile
+    terms: tuple[OuterTerm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutesBody:
-    """For each route of a block of tokens the sum of the `cols` numbers that its row has in `rows`, in their order.
+class SumBody:
+    """Some columns of the sum over an expert's rows, in their order, rounded once: `width` of `num_cols`.
 
-    A route without an expert gets 0. `by_route` says that `rows` has one row per route; otherwise it is read through
-    `row_of`.
+    With `factor`, each row is multiplied with its number there. `depth` rows are added at a time. An expert without
+    rows gets zeros.
     """
 
     rows: str
     target: str
+    num_cols: Positive
+    width: Positive
+    depth: Positive
+    factor: RowValue | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesPart:
+    """`cols` numbers for each row, or each route, to be added up."""
+
+    rows: str
     cols: Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesBody:
+    """For each route of a block of tokens the sum of all numbers that its row has in `parts`, in their order.
+
+    A route without an expert gets 0. `by_route` says that parts have one row per route; otherwise they are read through
+    `row_of`.
+    """
+
+    parts: tuple[RoutesPart, ...]
+    target: str
     topk: Positive
     block: Positive
     by_route: bool
@@ -339,7 +401,7 @@ class ZeroBody:
     chunk: Positive
 
 
-Body = CopyBody | MapBody | GemmBody | ReduceBody | OuterBody | RoutesBody | ZeroBody
+Body = CopyBody | MapBody | GemmBody | ReduceBody | OuterBody | SumBody | RoutesBody | ZeroBody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

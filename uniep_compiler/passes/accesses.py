@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, equal, minimum
-from uniep_compiler.ir.tasks import Access, Range, RowLoad, RowValue, Store
+from uniep_compiler.ir.tasks import Access, BiasLoad, Range, RowLoad, RowValue, Store
 from uniep_compiler.passes.settings import Settings
 
 TILE = Coord("tile")
@@ -22,12 +24,30 @@ def tile_access(buffer: str, cols: Expr) -> Access:
     return Access(buffer=buffer, row=FIRST_ROW, num_rows=NUM_ROWS, num_cols=cols)
 
 
+def part_access(part: RowLoad | BiasLoad | Store, num_cols: int) -> Access:
+    """What a map touches of rows in memory: all columns of a part, or its one number per row."""
+    if isinstance(part, Store) and part.summed:
+        return tile_access(part.buffer, Int(1))
+    box = replace(tile_access(part.buffer, Int(num_cols << part.doubled)), col=Int(part.first))
+    return replace(box, row=EXPERT, num_rows=Int(1)) if isinstance(part, BiasLoad) else box
+
+
 def row_value_access(found: RowValue, topk: int) -> Access:
     """The numbers of the rows of the task's own M tile."""
     if not found.by_route:
         return tile_access(found.buffer, Int(1))
     token, k = ROUTE_AT // topk, ROUTE_AT % topk
     return Access(buffer=found.buffer, row=token, num_rows=Int(1), col=k, num_cols=Int(1), over=(ROWS_OF_TILE,))
+
+
+def factor_access(found: RowValue, topk: int) -> Access:
+    """The numbers of an expert's rows."""
+    first, count = Lookup("expert_row", (Coord("expert"),)), Lookup("expert_rows", (Coord("expert"),))
+    if not found.by_route:
+        return Access(buffer=found.buffer, row=first, num_rows=count, num_cols=Int(1))
+    route = Lookup("route_at", (first + Coord("i"),))
+    over = (Range(coord="i", extent=count),)
+    return Access(buffer=found.buffer, row=route // topk, num_rows=Int(1), col=route % topk, num_cols=Int(1), over=over)
 
 
 def stored_access(store: Store, per_accumulator: int, num_cols: int) -> Access:

@@ -150,18 +150,22 @@ def _num_tasks(ranges: Iterable[Range]) -> Expr:
 
 def _choose_proxies(family: Family, graph: TaskGraph, settings: Settings) -> Family:
     """TMA loads for rows in place, where the target has TMA and every row starts at a multiple of 16 bytes."""
+    if not settings.target.has_tma:
+        return family
     match family.body:
-        case GemmBody(rows=name, gather=False, depth=depth) if settings.target.has_tma:
-            widths = {name: depth}
-        case OuterBody(left=left, right=right, num_rows=height, num_cols=width) if settings.target.has_tma:
-            widths = {left: height, right: width}
+        case GemmBody() as body:
+            widths = {} if body.gather else {body.rows: body.depth}
+            widths |= {term.rows: term.depth for term in body.terms}
+        case OuterBody() as outer:
+            pairs = ((outer.left, outer.right), *((term.left, term.right) for term in outer.terms))
+            lefts, rights = ({pair[side] for pair in pairs} for side in (0, 1))  # blocks of the two differ
+            widths = dict.fromkeys(lefts - rights, outer.num_rows) | dict.fromkeys(rights - lefts, outer.num_cols)
         case _:
             return family
-    if any((cols * graph.buffer(name).dtype.num_bytes) % 16 for name, cols in widths.items()):
-        return family
+    widths = {name: cols for name, cols in widths.items() if cols * graph.buffer(name).dtype.num_bytes % 16 == 0}
     first_reads = {access.buffer: access for access in reversed(family.reads) if access.buffer in widths}
     reads = tuple(
-        replace(access, proxy=Proxy.ASYNC) if first_reads.get(access.buffer) is access else access
+        replace(access, proxy=Proxy.ASYNC) if first_reads.get(access.buffer) == access else access
         for access in family.reads
     )
     return replace(family, reads=reads)

@@ -113,6 +113,11 @@ class BackwardGraph:
         found = self.emit("round", name, dtype=dtype)
         return self.rename(found, f"grad_{label}") if label else found
 
+    def unrounded(self, name: str) -> str:
+        """What a value is before it is rounded, where this graph rounds it."""
+        maker = self.producer(name)
+        return name if maker is None or maker.kind != "round" else maker.operands[0]
+
     def emit(self, kind: str, *operands: str, **attrs: Attr) -> str:
         """The one result of an op."""
         (result,) = self.emit_all(kind, *operands, **attrs)

@@ -10,7 +10,7 @@ After:   send_xs   comm     every route's row of x to row `row_of` of xs on its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from uniep_compiler.diagnostics import InternalError
@@ -18,6 +18,7 @@ from uniep_compiler.ir.index import Coord, Expr, Int, Lookup, Sym, cdiv, less, m
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.tasks import (
     Access,
+    BiasLoad,
     Buffer,
     BufferKind,
     Companion,
@@ -26,11 +27,16 @@ from uniep_compiler.ir.tasks import (
     GemmBody,
     MapBody,
     OuterBody,
+    OuterTerm,
     Range,
     ReduceBody,
     Role,
     RoutesBody,
+    RoutesPart,
+    RowLoad,
     RowValue,
+    Store,
+    SumBody,
     TaskGraph,
     ZeroBody,
 )
@@ -42,13 +48,16 @@ from uniep_compiler.passes.accesses import (
     ROWS_OF_TILE,
     SOURCE,
     TILES,
+    factor_access,
     loaded_access,
+    part_access,
     row_value_access,
     send_access,
     stored_access,
     tile_access,
 )
-from uniep_compiler.passes.check_support import check_support, returned_value
+from uniep_compiler.passes.check_support import check_support, outer_sum, returned_value
+from uniep_compiler.passes.clusters import factored, summands, width_of
 from uniep_compiler.passes.names import ROW_ROUTE, buffer_names, fresh, name_buffers
 from uniep_compiler.passes.settings import Settings, tile_rows
 from uniep_compiler.passes.stages import (
@@ -57,10 +66,9 @@ from uniep_compiler.passes.stages import (
     build_maps,
     build_stages,
     row_dtype,
-    summands,
     value_dtype,
 )
-from uniep_compiler.passes.tiles import Shape, outer_tile, stage_tile
+from uniep_compiler.passes.tiles import SUM_DEPTH, SUM_WIDTH, Shape, outer_tile, stage_tile
 
 
 def build_tasks(graph: OpGraph, settings: Settings) -> TaskGraph:
@@ -78,7 +86,7 @@ class _Builder:
         self.settings = settings
         self.tiles = tiles
         self.stages = {stage.gemm.results[0]: stage for stage in build_stages(graph, settings.dims)}
-        self.maps = {stage.first: stage for stage in build_maps(graph)}
+        self.maps = {stage.first: stage for stage in build_maps(graph, settings.dims)}
         self.buffers: list[Buffer] = []
         self.returned: dict[str, str] = {}
         self.families: list[Family] = []
@@ -96,6 +104,9 @@ class _Builder:
                 self._add_param(param.name, param.type)
         for op in self.graph.ops:
             self._lower(op)
+        for op in self.graph.ops:
+            if op.kind == "to_routes":  # of sums that any stage may make
+                self._lower_to_routes(op)
         return TaskGraph(
             name=self.graph.name,
             ranks=self.settings.ranks,
@@ -105,7 +116,7 @@ class _Builder:
             block=self.settings.options.block,
             buffers=tuple(self.buffers),
             signals=(),
-            families=tuple(self.families),
+            families=_in_data_flow_order(self.families),
             send=self.settings.send,
         )
 
@@ -117,10 +128,14 @@ class _Builder:
                 self._lower_stage(self.stages[op.results[0]])
             case "combine":
                 self._lower_combine(op)
-            case "to_routes":
-                self._lower_to_routes(op)
             case "group_outer":
-                self._lower_outer(op)
+                target = returned_value(self.graph, op)
+                if target is None:
+                    raise InternalError(f"check_support let the result of {op.kind} pass")
+                if outer_sum(self.graph, target)[0] == op:
+                    self._lower_outer(target)
+            case "group_sum":
+                self._lower_sum(op)
             case _ if op.results[0] in self.maps:
                 self._lower_map(self.maps[op.results[0]])
             case _:
@@ -142,11 +157,14 @@ class _Builder:
             return Buffer(
                 name=name, dtype=kind.dtype, rows=rows, cols=cols, kind=BufferKind.INPUT, experts=self.experts
             )
-        if name in {op.operands[2] for op in self.graph.ops if op.kind == "group_gemm" and len(op.operands) > 2}:
+        if name in _biases_of(self.graph):
             cols = Int(kind.shape[1].value(self.settings.dims))
             return Buffer(name=name, dtype=kind.dtype, rows=Int(self.experts), cols=cols, kind=BufferKind.INPUT)
         cols = Int(kind.shape[1].value(self.settings.dims))
         return Buffer(name=name, dtype=kind.dtype, rows=Sym("tokens"), cols=cols, kind=BufferKind.INPUT)
+
+    def _width(self, rows: str) -> int:
+        return width_of(self.graph, rows).value(self.settings.dims)
 
     def _cols(self, kind: RowsType) -> Expr:
         return Int(kind.shape[0].value(self.settings.dims) if kind.shape else 1)
@@ -221,36 +239,46 @@ class _Builder:
         )
 
     def _lower_map(self, stage: MapStage) -> None:
-        """Elementwise work on rows that no GEMM has made: a family of its own."""
-        buffers = tuple(dict.fromkeys(store.buffer for store in stage.stores))
-        for name in buffers:
-            self._add_rows(name)
-        cols, row_values = self._buffer(stage.rows).cols, self._row_values(stage.row_numbers)
+        """Work on rows that no GEMM has just made: a family of its own."""
+        sums, buffers = self._add_stored(stage.stores, 1)
+        row_values = self._row_values(stage.row_numbers)
+        name = (*sums, *buffers)[-1]
+        read: tuple[RowLoad | BiasLoad, ...] = (*stage.loads, *stage.biases)
         self.families.append(
             Family(
-                name=f"map_{buffers[-1]}",
+                name=f"map_{name}",
                 role=Role.RELAY,
-                value=buffers[-1],
+                value=name,
                 domain=(TILES,),
                 body=MapBody(
                     source=stage.rows,
-                    value=stage.rows,
-                    cols=_int(cols),
+                    cols=stage.num_cols,
                     chunk=self.settings.options.chunk,
+                    loads=stage.loads,
                     epilogue=stage.epilogue,
                     stores=stage.stores,
                     row_values=row_values,
+                    biases=stage.biases,
                 ),
                 reads=(
-                    tile_access(stage.rows, cols),
+                    *(part_access(part, stage.num_cols) for part in read),
                     *(row_value_access(found, self.topk) for found in row_values),
                 ),
-                writes=tuple(tile_access(name, cols) for name in buffers),
+                writes=tuple(part_access(store, stage.num_cols) for store in stage.stores),
                 span=stage.span,
             )
         )
         for name in buffers:
             self._pad_if_result(name)
+
+    def _add_stored(self, stores: tuple[Store, ...], parts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The buffers that a stage leaves: those of sums of rows, each in so many parts, and those of rows."""
+        sums = tuple(store.buffer for store in stores if store.summed)
+        self.buffers += [_by_row(name, DType.F32, BufferKind.WORKSPACE, parts) for name in sums]
+        buffers = tuple(dict.fromkeys(store.buffer for store in stores if not store.summed))
+        for name in buffers:
+            self._add_rows(name)
+        return sums, buffers
 
     def _lower_stage(self, stage: Stage) -> None:
         tile = stage_tile(stage, self.tiles, self.settings.target, self.dtype)
@@ -259,11 +287,7 @@ class _Builder:
         first_col = column * per_accumulator
         num_cols = minimum(Int(per_accumulator), Int(stage.num_cols) - first_col)
         num_columns = -(-stage.num_cols // per_accumulator)
-        sums = tuple(store.buffer for store in stage.stores if store.summed)
-        self.buffers += [_by_row(name, DType.F32, BufferKind.WORKSPACE, num_columns) for name in sums]
-        buffers = tuple(dict.fromkeys(store.buffer for store in stage.stores if not store.summed))
-        for name in buffers:
-            self._add_rows(name)
+        sums, buffers = self._add_stored(stage.stores, num_columns)
         name, row_values = (*sums, *buffers)[-1], self._row_values(stage.row_numbers)
         self.families.append(
             Family(
@@ -282,11 +306,18 @@ class _Builder:
                     tile=tile,
                     row_values=row_values,
                     loads=stage.loads,
+                    terms=stage.terms,
                 ),
                 reads=(
                     tile_access(stage.rows, Int(stage.depth)),
                     *(
-                        self._weight_access(stage, acc.weight, acc.first + first_col, num_cols)
+                        self._weight_access(stage.layout, acc.weight, stage.depth, acc.first + first_col, num_cols)
+                        for acc in stage.accumulators
+                    ),
+                    *(tile_access(term.rows, Int(term.depth)) for term in stage.terms),
+                    *(
+                        self._weight_access(stage.layout, term.weight, term.depth, acc.first + first_col, num_cols)
+                        for term in stage.terms
                         for acc in stage.accumulators
                     ),
                     *(
@@ -307,12 +338,12 @@ class _Builder:
         for name in buffers:
             self._pad_if_result(name)
 
-    def _weight_access(self, stage: Stage, weight: str, first: Expr, count: Expr) -> Access:
+    def _weight_access(self, layout: str, weight: str, depth: int, first: Expr, count: Expr) -> Access:
         """The part of one expert's weight that a tile reads. Row numbers run over all experts."""
         rows = self._buffer(weight).rows
-        if stage.layout == "nk":
-            return Access(buffer=weight, row=EXPERT * rows + first, num_rows=count, num_cols=Int(stage.depth))
-        return Access(buffer=weight, row=EXPERT * rows, num_rows=Int(stage.depth), col=first, num_cols=count)
+        if layout == "nk":
+            return Access(buffer=weight, row=EXPERT * rows + first, num_rows=count, num_cols=Int(depth))
+        return Access(buffer=weight, row=EXPERT * rows, num_rows=Int(depth), col=first, num_cols=count)
 
     def _lower_combine(self, op: Op) -> None:
         rows = op.operands[0]
@@ -328,36 +359,34 @@ class _Builder:
 
     def _lower_to_routes(self, op: Op) -> None:
         """The parts of a sum per row go back to its route, and are added up there."""
-        (rows,) = summands(self.graph, op.operands[0])
-        target, cols = op.results[0], self._buffer(rows).cols
-        self._push(op, rows, cols)
+        sums = tuple(dict.fromkeys(summands(self.graph, op.operands[0])))
+        target = op.results[0]
+        for name in sums:
+            if name not in self.returned:
+                self._push(op, name, self._buffer(name).cols)
+        parts = tuple(
+            RoutesPart(rows=self.returned[name], cols=_int(self._buffer(name).cols))
+            for name in summands(self.graph, op.operands[0])
+        )
         self.buffers.append(
             Buffer(name=target, dtype=DType.F32, rows=Sym("tokens"), cols=Int(self.topk), kind=BufferKind.OUTPUT)
         )
-        reduce = self._reduce(op, self.returned[rows], None, target, cols, DType.F32)
+        by_part = [self._reduce(op, part.rows, None, target, Int(part.cols), DType.F32) for part in parts]
         block = self.settings.options.block
         self.families.append(
             replace(
-                reduce,
-                body=RoutesBody(
-                    rows=self.returned[rows],
-                    target=target,
-                    cols=_int(cols),
-                    topk=self.topk,
-                    block=block,
-                    by_route=True,
-                ),
-                writes=tuple(replace(access, num_cols=Int(self.topk)) for access in reduce.writes),
+                by_part[0],
+                body=RoutesBody(parts=parts, target=target, topk=self.topk, block=block, by_route=True),
+                reads=tuple(access for reduce in by_part for access in reduce.reads),
+                writes=tuple(replace(access, num_cols=Int(self.topk)) for access in by_part[0].writes),
             )
         )
 
-    def _lower_outer(self, op: Op) -> None:
-        """The sums of outer products of each expert's rows: a family of tiles of each expert's result."""
-        target = returned_value(self.graph, op)
-        if target is None:
-            raise InternalError(f"check_support let the result of {op.kind} pass")
+    def _lower_outer(self, target: str) -> None:
+        """Sums of outer products of each expert's rows: a family of tiles of each expert's result."""
+        op, *others = outer_sum(self.graph, target)
         left, right = op.operands
-        num_rows, num_cols = _int(self._buffer(left).cols), _int(self._buffer(right).cols)
+        num_rows, num_cols = self._width(left), self._width(right)
         tile = outer_tile(self.settings.target, value_dtype(self.graph, left), num_rows, num_cols)
         across = -(-num_cols // tile.cols)
         expert, place = Coord("expert"), Coord("place")
@@ -385,10 +414,21 @@ class _Builder:
                     Range(coord="expert", extent=Int(self.experts)),
                     Range(coord="place", extent=Int(-(-num_rows // tile.rows) * across)),
                 ),
-                body=OuterBody(left=left, right=right, target=target, num_rows=num_rows, num_cols=num_cols, tile=tile),
-                reads=(
-                    Access(buffer=left, row=row, num_rows=num, col=first_row, num_cols=height),
-                    Access(buffer=right, row=row, num_rows=num, col=first_col, num_cols=width),
+                body=OuterBody(
+                    left=left,
+                    right=right,
+                    target=target,
+                    num_rows=num_rows,
+                    num_cols=num_cols,
+                    tile=tile,
+                    terms=tuple(OuterTerm(left=other.operands[0], right=other.operands[1]) for other in others),
+                ),
+                reads=tuple(
+                    Access(buffer=buffer, row=row, num_rows=num, col=col, num_cols=count)
+                    for product in (op, *others)
+                    for buffer, col, count in zip(
+                        product.operands, (first_row, first_col), (height, width), strict=True
+                    )
                 ),
                 writes=(
                     Access(
@@ -399,6 +439,48 @@ class _Builder:
                         num_cols=width,
                     ),
                 ),
+                span=op.span,
+            )
+        )
+
+    def _lower_sum(self, op: Op) -> None:
+        """The sums of each expert's rows: a family of pieces of each expert's result."""
+        target = returned_value(self.graph, op)
+        if target is None:
+            raise InternalError(f"check_support let the result of {op.kind} pass")
+        rows, number = factored(self.graph).get(op.operands[0], (op.operands[0], ""))
+        num_cols, num_experts = self._width(rows), Int(self.experts)
+        expert, place = Coord("expert"), Coord("place")
+        first = place * SUM_WIDTH
+        width = minimum(Int(SUM_WIDTH), Int(num_cols) - first)
+        row, num = Lookup("expert_row", (expert,)), Lookup("expert_rows", (expert,))
+        dtype = value_dtype(self.graph, target)
+        factors = self._row_values((number,) if number else ())
+        self.buffers.append(
+            Buffer(name=target, dtype=dtype, rows=num_experts, cols=Int(num_cols), kind=BufferKind.OUTPUT)
+        )
+        self.families.append(
+            Family(
+                name=f"sum_{target}",
+                role=Role.COMPUTE,
+                value=target,
+                domain=(
+                    Range(coord="expert", extent=num_experts),
+                    Range(coord="place", extent=Int(-(-num_cols // SUM_WIDTH))),
+                ),
+                body=SumBody(
+                    rows=rows,
+                    target=target,
+                    num_cols=num_cols,
+                    width=SUM_WIDTH,
+                    depth=SUM_DEPTH,
+                    factor=factors[0] if factors else None,
+                ),
+                reads=(
+                    Access(buffer=rows, row=row, num_rows=num, col=first, num_cols=width),
+                    *(factor_access(found, self.topk) for found in factors),
+                ),
+                writes=(Access(buffer=target, row=expert, num_rows=Int(1), col=first, num_cols=width),),
                 span=op.span,
             )
         )
@@ -473,9 +555,29 @@ class _Builder:
         )
 
 
+def _in_data_flow_order(families: Iterable[Family]) -> tuple[Family, ...]:
+    """The families, each after those that write what it reads, and else in their order."""
+    waiting, done = list(families), []
+    while waiting:
+        unwritten = {access.buffer for family in waiting for access in family.writes}
+        ready = (f for f in waiting if not unwritten.intersection(access.buffer for access in f.reads))
+        family = next(ready, None)
+        if family is None:
+            raise InternalError(f"families wait for each other: {', '.join(family.name for family in waiting)}")
+        waiting.remove(family)
+        done.append(family)
+    return tuple(done)
+
+
 def _by_row(name: str, dtype: DType, kind: BufferKind, cols: int = 1) -> Buffer:
     """A buffer with one number per row, or a few."""
     return Buffer(name=name, dtype=dtype, rows=Sym("rows_bound"), cols=Int(cols), kind=kind)
+
+
+def _biases_of(graph: OpGraph) -> frozenset[str]:
+    """The tensors that hold one row of numbers per expert."""
+    read = {op.operands[2] for op in graph.ops if op.kind == "group_gemm" and len(op.operands) > 2}
+    return frozenset(read | {op.operands[0] for op in graph.ops if op.kind == "bias_rows"})
 
 
 def _int(expr: Expr) -> int:

@@ -12,8 +12,9 @@ from uniep_compiler.ir.op_rules import Site
 from uniep_compiler.ir.ops import Op, OpGraph
 from uniep_compiler.ir.types import RoutesType, TensorType
 from uniep_compiler.options import Relay
+from uniep_compiler.passes.clusters import ELEMENTWISE, members_of_stages, stages_of_values
 from uniep_compiler.passes.settings import Settings
-from uniep_compiler.passes.stages import ELEMENTWISE, build_stages, stages_of_values
+from uniep_compiler.passes.stages import build_stages
 from uniep_compiler.source import NO_SPAN, Span
 
 MOST_ACCUMULATORS = 8
@@ -56,7 +57,7 @@ def tokens_are_taken_as_they_are(ops: OpGraph, _: Settings) -> Iterable[Diagnost
             yield _unsupported(f"{_shown(op)} on what is not rows", op.span, help_)
 
 
-LEAVE_ROWS = ("combine", "to_routes", "group_outer")
+LEAVE_ROWS = ("combine", "to_routes", "group_outer", "group_sum")
 """Ops that make something of rows that is not rows."""
 
 
@@ -69,14 +70,34 @@ def sums_are_returned(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
 
 
 def returned_value(ops: OpGraph, op: Op) -> str | None:
-    """The program's result that one of `LEAVE_ROWS` makes: its own, or that rounded; None if it is used otherwise."""
+    """The result of the program that one of `LEAVE_ROWS` makes; None if it does not just return what that gives.
+
+    That is its own result, or that rounded. Outer products may be added up before.
+    """
     value = op.results[0]
-    readers = ops.consumers(value)
-    if readers:
-        if len(readers) > 1 or readers[0].kind != "round" or value in ops.results:
+    while readers := ops.consumers(value):
+        is_end = readers[0].kind == "round"
+        if len(readers) > 1 or value in ops.results or not (is_end or _adds_outers(ops, readers[0])):
             return None
         value = readers[0].results[0]
+        if is_end:
+            break
     return value if value in ops.results and not ops.consumers(value) else None
+
+
+def outer_sum(ops: OpGraph, value: str) -> tuple[Op, ...]:
+    """The `group_outer` ops that a value is the sum of, rounded or not; empty if it is something else."""
+    maker = ops.producer(value)
+    if maker is None or maker.kind not in ("group_outer", "round", "add"):
+        return ()
+    if maker.kind == "group_outer":
+        return (maker,)
+    parts = [outer_sum(ops, name) for name in maker.operands]
+    return tuple(op for part in parts for op in part) if all(parts) else ()
+
+
+def _adds_outers(ops: OpGraph, op: Op) -> bool:
+    return op.kind == "add" and bool(outer_sum(ops, op.results[0]))
 
 
 def _is_sum(ops: OpGraph, value: str) -> bool:
@@ -123,21 +144,17 @@ def returned_rows_are_relayed_in_a_group(ops: OpGraph, settings: Settings) -> It
 def elementwise_ops_have_a_stage(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
     """Elementwise ops are part of one stage: of the epilogue of GEMMs of the same rows, or of a map of rows."""
     for found in stages_of_values(ops)[1]:
-        help_ = "apply it to results of group_gemms of the same rows, one width and one layout, or to other rows alone"
-        if found.why.endswith("of other layouts"):
-            help_ = "let their weights have one layout: `w.transpose(1, 2).contiguous()`, once, has the other"
+        help_ = "apply it to rows as wide as group_gemms make them, or to halves of those"
         yield _unsupported(f"{_shown(found.op)} on {found.why}", found.op.span, help_)
 
 
 def splits_that_meet_are_alike(ops: OpGraph, _: Settings) -> Iterable[Diagnostic]:
     """A stage is split in halves, or into even and odd columns."""
-    stages, _misplaced = stages_of_values(ops)
-    first: dict[str, str] = {}
-    for op in ops.ops:
-        if op.kind == "split" and op.operands[0] in stages:
-            how = str(op.attr("how"))
-            if first.setdefault(stages[op.operands[0]], how) != how:
-                yield _unsupported("splits of both kinds on what is one GEMM", op.span, "split in one way")
+    for members in members_of_stages(ops, stages_of_values(ops)[0]).values():
+        parted = [op for op in members.ops if op.kind in ("split", "join")]
+        other = next((op for op in parted if op.attr("how") != parted[0].attr("how")), None)
+        if other is not None:
+            yield _unsupported("splits of both kinds on what is one GEMM", other.span, "split in one way")
 
 
 def tiles_hold_their_accumulators(ops: OpGraph, settings: Settings) -> Iterable[Diagnostic]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from uniep_compiler.ir.ops import OpGraph
 from uniep_compiler.ir.types import RoutesType
 from uniep_compiler.passes.backward_graph import BackwardGraph
-from uniep_compiler.passes.gradient_rules import GRADIENT_RULES
+from uniep_compiler.passes.gradient_rules import GRADIENT_RULES, added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def _depends_on(program: OpGraph, wrt: tuple[str, ...]) -> frozenset[str]:
 
 def _accumulate(graph: BackwardGraph, adjoints: dict[str, str], name: str, grad: str | None) -> None:
     if grad is not None:
-        adjoints[name] = graph.emit("add", adjoints[name], grad) if name in adjoints else grad
+        adjoints[name] = added(graph, adjoints[name], grad) if name in adjoints else grad
 
 
 def _result(graph: BackwardGraph, param: str, grad: str) -> str:

@@ -7,6 +7,8 @@ are f32 where they come from arithmetic; a rule rounds one only where it says so
     group_gemm  the gradient is rounded to the GEMM's dtype before both products. If it is a multiple by one number per
                 row (a router weight), that number is multiplied with the f32 result of the data gradient's GEMM; the
                 weight gradient takes it with the forward rows, and rounds the product
+    a + b       gradients of one value are added in f32; those of rows that a token, route or expert has the sum of,
+                before that sum, and rounded where they would have been
     combine     a weight's gradient is <g, y>, of the unrounded y = a W: summed as <g W, a>, so that y is not kept
 """
 
@@ -85,7 +87,7 @@ def _combine(graph: BackwardGraph, op: Op, grads: Gradients) -> Gradients:
     (grad,) = _all(grads)
     rows, *weights = op.operands
     routes = graph.routes_of(rows)
-    back = graph.rename(graph.emit("dispatch", grad, routes), f"{grad}_rows")
+    back = _dispatched(graph, grad, routes)
     if not weights:
         return (back,)
     found = (
@@ -93,6 +95,25 @@ def _combine(graph: BackwardGraph, op: Op, grads: Gradients) -> Gradients:
     )
     per_route = graph.emit("to_routes", _inner_product(graph, back, rows)) if graph.wants(weights[0]) else None
     return (found, per_route)
+
+
+def _dispatched(graph: BackwardGraph, grad: str, routes: str) -> str:
+    """The gradient of a token's sum, for each of its rows. Gradients that were added up are added up there."""
+    maker = graph.producer(grad)
+    if maker is not None and maker.kind == "add":
+        return graph.emit("add", *(_dispatched(graph, part, routes) for part in maker.operands))
+    return graph.rename(graph.emit("dispatch", grad, routes), f"{grad}_rows")
+
+
+def added(graph: BackwardGraph, one: str, other: str) -> str:
+    """The sum of two gradients of one value. Sums over rows are linear: the rows are added up, and summed once."""
+    makers = [graph.producer(name) for name in (one, other)]
+    kinds = {maker.kind if maker is not None and len(maker.operands) == 1 else "" for maker in makers}
+    if len(kinds) > 1 or not kinds <= {"combine", "to_routes", "group_sum"}:
+        return graph.emit("add", one, other)
+    rows = [maker.operands[0] for maker in makers if maker is not None]
+    total = added(graph, *(graph.unrounded(name) for name in rows))
+    return graph.emit(kinds.pop(), graph.rounded(total, graph.dtype_of(rows[0])))
 
 
 def _inner_product(graph: BackwardGraph, grad: str, rows: str) -> str:
@@ -116,7 +137,8 @@ def _dot(graph: BackwardGraph, a: str, b: str) -> str:
 
 
 def _split(graph: BackwardGraph, op: Op, grads: Gradients) -> Gradients:
-    halves = [graph.constant(0.0) if grad is None else grad for grad in grads]
+    (known, *_) = _all(grads)
+    halves = [_zeros_like(graph, known) if grad is None else grad for grad in grads]
     return (graph.emit("join", *halves, how=op.attr("how")),)
 
 
@@ -229,6 +251,11 @@ GRADIENT_RULES: Mapping[str, Rule] = MappingProxyType(
 def _all(grads: Gradients) -> tuple[str, ...]:
     """The gradients of an op of which one result is asked for, so that none is missing."""
     return tuple(grad for grad in grads if grad is not None)
+
+
+def _zeros_like(graph: BackwardGraph, rows: str) -> str:
+    """Zeros, whatever the rows hold."""
+    return graph.emit("mul", graph.emit("step", rows), graph.constant(0.0))
 
 
 def _label(graph: BackwardGraph, value: str) -> str:

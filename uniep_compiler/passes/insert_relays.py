@@ -47,8 +47,8 @@ def insert_relays(graph: TaskGraph, settings: Settings) -> TaskGraph:
 def _reads_as_its_rows(family: Family, rows: str) -> bool:
     """Whether a family reads the rows only as those that its body computes from, which it can collect itself."""
     match family.body:
-        case GemmBody(rows=read, loads=loads):
-            return read == rows and rows not in {load.buffer for load in loads}
+        case GemmBody(rows=read, loads=loads, terms=terms):
+            return read == rows and rows not in {*(load.buffer for load in loads), *(term.rows for term in terms)}
         case MapBody(source=read):
             return read == rows
         case _:
@@ -128,10 +128,14 @@ def _send_tokens(send: Family, arrived: Buffer, topk: int, settings: Settings) -
 def _gather(family: Family, rows: str, place: str, reads: tuple[Access, ...]) -> Family:
     """The family, reading through the plan what it read from `rows`."""
     kept = tuple(access for access in family.reads if access.buffer != rows)
+    boxes = dict.fromkeys((access.col, access.num_cols) for access in family.reads if access.buffer == rows)
+    reads = (*(replace(reads[0], col=col, num_cols=count) for col, count in boxes), *reads[1:])
     match family.body:
         case GemmBody(rows=read) as body if read == rows:
             return replace(family, body=replace(body, rows=place, gather=True), reads=(*reads, *kept))
         case MapBody(source=read) as map_body if read == rows:
-            return replace(family, body=replace(map_body, source=place, gather=True), reads=(*reads, *kept))
+            loads = tuple(replace(load, buffer=place) if load.buffer == rows else load for load in map_body.loads)
+            gathered = replace(map_body, source=place, loads=loads, gather=True)
+            return replace(family, body=gathered, reads=(*reads, *kept))
         case _:
             return family

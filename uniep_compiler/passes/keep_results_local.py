@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from uniep_compiler.ir.index import Lookup
-from uniep_compiler.ir.tasks import Access, CopyBody, Family, ReduceBody, Role, RoutesBody, TaskGraph
+from uniep_compiler.ir.tasks import Access, Body, CopyBody, Family, ReduceBody, Role, RoutesBody, TaskGraph
 from uniep_compiler.passes.settings import Settings
 
 
@@ -28,12 +28,21 @@ def keep_results_local(graph: TaskGraph, settings: Settings) -> TaskGraph:
 
 
 def _read_in_place(family: Family, kept_at: dict[str, str]) -> Family:
-    body = family.body
-    if not isinstance(body, ReduceBody | RoutesBody) or body.rows not in kept_at:
-        return family
-    rows = kept_at[body.rows]
-    reads = tuple(_through_rows(access, body.rows, rows) for access in family.reads)
-    return replace(family, body=replace(body, rows=rows, by_route=False), reads=reads)
+    match family.body:
+        case ReduceBody() as body if body.rows in kept_at:
+            return _looking_up(family, replace(body, rows=kept_at[body.rows], by_route=False), kept_at)
+        case RoutesBody() as body:
+            parts = tuple(replace(part, rows=kept_at[part.rows]) for part in body.parts)
+            return _looking_up(family, replace(body, parts=parts, by_route=False), kept_at)
+        case _:
+            return family
+
+
+def _looking_up(family: Family, body: Body, kept_at: dict[str, str]) -> Family:
+    reads = family.reads
+    for returned, rows in kept_at.items():
+        reads = tuple(_through_rows(access, returned, rows) for access in reads)
+    return replace(family, body=body, reads=reads)
 
 
 def _through_rows(access: Access, returned: str, rows: str) -> Access:

@@ -1,4 +1,4 @@
-"""Cuts the row-wise part of an OpGraph into stages: grouped GEMMs of the same rows, and what follows in registers.
+"""Turns clusters of ops into stages: accumulators, what an epilogue loads and stores, and what it does between.
 
 Before:                                          After:
     _1 = group_gemm(xs, w13)                         stage a: rows xs
@@ -9,32 +9,33 @@ Before:                                          After:
 
 A split in halves is turned into two accumulators, so it costs nothing; values before it are carried as two halves, and
 so are those after a join. An interleaved one stays: it takes pairs of neighbouring columns apart, which one thread
-holds. GEMMs whose results meet in an elementwise op share a stage, which reads their rows once.
+holds.
 
-What is made of rows in memory by elementwise ops alone is made in each stage that needs it. It only becomes a stage of
-its own, a map, where it has to be in memory before.
+`clusters.py` says which ops share a stage. One without a GEMM is a map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
 from uniep_compiler.ir.ops import Op, OpGraph
-from uniep_compiler.ir.tasks import Accumulator, RowLoad, Store
+from uniep_compiler.ir.tasks import Accumulator, BiasLoad, RowLoad, Store, Term
 from uniep_compiler.ir.types import Dim, DType, RowsType, TensorType
+from uniep_compiler.passes.clusters import (
+    Members,
+    is_gemm,
+    is_matrix,
+    is_row_number,
+    members_of_stages,
+    narrowest,
+    stages_of_values,
+    sums_of_gemms,
+    width_of,
+)
 from uniep_compiler.passes.names import fresh, is_named
 from uniep_compiler.source import Span
-
-ELEMENTWISE = frozenset(
-    {"add", "sub", "mul", "neg", "silu", "sigmoid", "gelu", "gelu_tanh", "relu", "square", "clamp", "round"}
-    | {"gelu_slope", "gelu_tanh_slope", "step", "within"}
-)
-"""Ops on numbers that an epilogue can hold."""
-
-IN_STAGES = ELEMENTWISE | {"split", "join", "row_sum"}
-"""All ops that an epilogue can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,9 @@ class Stage:
     """Grouped GEMMs of the same rows and what follows them in registers.
 
     `row_numbers` are the values with one number per row that the epilogue reads, and `loads` the rows of numbers that
-    it reads besides the GEMMs' own. `stores` are the values that leave the stage; `num_cols` is the number of columns
-    of an accumulator. `values` are all values of the program that the stage makes.
+    it reads besides the GEMMs' own. `terms` are what accumulators sum besides their first products. `stores` are the
+    values that leave the stage; `num_cols` is the number of columns of an accumulator. `values` are all values of the
+    program that the stage makes.
     """
 
     gemm: Op
@@ -55,191 +57,64 @@ class Stage:
     epilogue: tuple[Op, ...]
     row_numbers: tuple[str, ...]
     loads: tuple[RowLoad, ...]
+    terms: tuple[Term, ...]
     stores: tuple[Store, ...]
     values: frozenset[str]
     span: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misplaced:
-    """An elementwise op that no stage can hold, and why."""
-
-    op: Op
-    why: str
-
-
-def stages_of_values(graph: OpGraph) -> tuple[dict[str, str], tuple[Misplaced, ...]]:
-    """For every value that a stage makes, what that starts with; and the ops that no stage can hold.
-
-    What depends on a GEMM starts with the result of the first GEMM of its stage. What is made of rows in memory alone
-    starts with the first of those.
-    """
-    stage: dict[str, str] = {}
-    misplaced: list[Misplaced] = []
-    doubtful: set[str] = set()  # made of what has been reported already
-    for op in graph.ops:
-        if op.kind == "group_gemm":
-            stage[op.results[0]] = op.results[0]
-        elif op.kind in IN_STAGES:
-            rows = [name for name in op.operands if is_matrix(graph, name)]
-            firsts = sorted({stage.get(name, name) for name in rows}, key=[*graph.types].index)
-            why = _why_not(graph, op, firsts)
-            if doubtful.intersection(op.operands) or why:
-                misplaced += [] if doubtful.intersection(op.operands) else [Misplaced(op=op, why=why)]
-                doubtful.update(op.results)
-            elif rows:
-                met = [first for first in firsts if _is_gemm(graph, first)] or firsts
-                stage = {name: met[0] if first in met else first for name, first in stage.items()}
-                stage.update(dict.fromkeys(op.results, met[0]))
-    members = members_of_stages(graph, stage)
-    in_maps = [op for first in members if not _is_gemm(graph, first) for op in members[first].ops]
-    misplaced += [
-        Misplaced(op=op, why="rows that no group_gemm makes") for op in in_maps if op.kind in ("split", "join")
-    ]
-    return stage, tuple(misplaced)
-
-
-def _why_not(graph: OpGraph, op: Op, firsts: list[str]) -> str:
-    """Why the op cannot be part of a stage; empty if it can."""
-    if not firsts:
-        numbers = any(is_row_number(graph, name) for name in op.operands)
-        return "numbers per row alone" if numbers and not _is_sum_of_parts(graph, op.results[0]) else ""
-    makers = [graph.producer(first) for first in firsts]
-    gemms = [maker for maker in makers if maker is not None and maker.kind == "group_gemm"]
-    if not gemms and firsts[1:]:
-        return "rows of several stages"
-    kinds = [(gemm.operands[0], _width(graph, gemm.results[0]), gemm.attr("layout")) for gemm in gemms]
-    differ = [what for what, *seen in zip(("rows", "widths", "layouts"), *kinds, strict=True) if len(set(seen)) > 1]
-    if differ:
-        return f"results of group_gemms of other {' and '.join(differ)}"
-    if op.kind == "row_sum" and not _is_sum_of_parts(graph, op.results[0]):
-        return "rows, for numbers that meet rows again"
-    if op.kind == "split" and gemms and _width(graph, op.operands[0]) != _width(graph, gemms[0].results[0]):
-        return "a half of a split"
-    return ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Members:
-    """The ops of a stage, and which of their results it stores, in program order."""
-
-    ops: list[Op]
-    stored: tuple[str, ...]
-
-
-def members_of_stages(graph: OpGraph, stage: Mapping[str, str]) -> dict[str, Members]:
-    """The ops of each stage by what it starts with; `stage` is that of `stages_of_values`.
-
-    An op on rows in memory alone belongs to every stage of GEMMs that needs it. Its result is stored by one of those if
-    it is only needed in memory once they are done, else by a map.
-    """
-    ops = {name: op for op in graph.ops for name in op.results if name in stage}
-    made: dict[str, set[str]] = {}
-    stored: dict[str, set[str]] = {}
-
-    def chain(names: Iterable[str]) -> set[str]:
-        """What has to be made for some values out of rows in memory."""
-        mine = {name for name in names if name in ops and not _is_gemm(graph, stage[name])}
-        return mine | (chain(operand for name in mine for operand in ops[name].operands) if mine else mine)
-
-    for name, first in stage.items():
-        if _is_gemm(graph, first):
-            read = () if ops[name].kind == "group_gemm" else ops[name].operands  # a GEMM's own rows are in memory
-            made.setdefault(first, set()).update((name, *chain(read)))
-    hosts = {stage[name]: first for first, names in made.items() for name in names if stage[name] != first}
-    for name, root in stage.items():
-        readers = [op for op in graph.ops if name in op.operands and op.kind not in IN_STAGES]
-        if readers or name in graph.results or ops[name].kind == "row_sum":
-            late = all(op.kind in ("group_outer", "group_sum", "to_routes") for op in readers)
-            owner = hosts[root] if late and root in hosts else root
-            made.setdefault(owner, set()).update(chain((name,)))
-            stored.setdefault(owner, set()).add(name)
-    return {
-        first: Members(
-            ops=[op for op in graph.ops if names.intersection(op.results)],
-            stored=tuple(name for name in stage if name in stored.get(first, ())),
-        )
-        for first, names in made.items()
-    }
-
-
-def summands(graph: OpGraph, value: str) -> tuple[str, ...]:
-    """The sums of rows that a number per row is the sum of; empty if it is something else."""
-    maker = graph.producer(value)
-    if maker is not None and maker.kind == "row_sum":
-        return (value,)
-    if maker is None or maker.kind != "add" or not all(is_row_number(graph, name) for name in maker.operands):
-        return ()
-    parts = [summands(graph, name) for name in maker.operands]
-    return tuple(name for part in parts for name in part) if all(parts) else ()
-
-
-def _is_sum_of_parts(graph: OpGraph, value: str) -> bool:
-    """Whether a number per row is made of sums of rows, and only returned to its route."""
-    readers = graph.consumers(value)
-    return (
-        bool(summands(graph, value))
-        and value not in graph.results
-        and all(op.kind == "to_routes" or _is_sum_of_parts(graph, op.results[0]) for op in readers)
-    )
-
-
-def is_matrix(graph: OpGraph, name: str) -> bool:
-    """Whether a value is rows of numbers."""
-    kind = graph.types[name]
-    return isinstance(kind, RowsType) and bool(kind.shape)
-
-
-def is_row_number(graph: OpGraph, name: str) -> bool:
-    """Whether a value is one number per row."""
-    kind = graph.types[name]
-    return isinstance(kind, RowsType) and not kind.shape
-
-
-def _width(graph: OpGraph, name: str) -> Dim:
-    kind = graph.types[name]
-    if not isinstance(kind, RowsType):
-        raise TypeError(f"{name} is not rows")
-    return kind.shape[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MapStage:
-    """Elementwise ops on rows in memory: dispatched ones, or a parameter.
+    """Ops on rows in memory: dispatched ones, a parameter, or what other stages left there.
 
-    `first` is the first value that they make, `stores` are the values that leave the stage.
+    `rows` are the first of those, and `first` is the first value that the ops make. `num_cols` is the number of columns
+    of most values; others have twice as many. `stores` are the values that leave the stage.
     """
 
     rows: str
     first: str
+    num_cols: int
     epilogue: tuple[Op, ...]
     row_numbers: tuple[str, ...]
+    loads: tuple[RowLoad, ...]
+    biases: tuple[BiasLoad, ...]
     stores: tuple[Store, ...]
     span: Span
 
 
-def build_maps(graph: OpGraph) -> tuple[MapStage, ...]:
+def build_maps(graph: OpGraph, dims: Mapping[str, int]) -> tuple[MapStage, ...]:
     """The maps of `graph`, which `check_support` has accepted, in the order of their first ops."""
     stage, _ = stages_of_values(graph)
     members = members_of_stages(graph, stage)
-    return tuple(_build_map(graph, first, members[first]) for first in members if not _is_gemm(graph, first))
+    return tuple(_build_map(graph, members[first], dims) for first in members if not is_gemm(graph, first))
 
 
-def _build_map(graph: OpGraph, first: str, members: Members) -> MapStage:
-    ops = members.ops
+def _build_map(graph: OpGraph, members: Members, dims: Mapping[str, int]) -> MapStage:
+    width = narrowest(graph, members.ops)
+    parts = _Parts(graph, members.ops, width)
+    num_cols = width.value(dims)
+    biases = {op.results[0]: op.operands[0] for op in graph.ops if op.kind == "bias_rows"}
     return MapStage(
-        rows=first,
-        first=ops[0].results[0],
-        epilogue=(*_constants(graph, tuple(ops)), *ops),
-        row_numbers=_row_numbers(graph, ops),
-        stores=tuple(Store(value=name, buffer=name) for name in members.stored),
-        span=ops[0].span,
+        rows=next(name for name in parts.loaded if name not in biases),
+        first=members.ops[0].results[0],
+        num_cols=num_cols,
+        epilogue=(*_constants(graph, parts.ops), *parts.ops),
+        row_numbers=_row_numbers(graph, members.ops),
+        loads=tuple(
+            RowLoad(value=part, buffer=name, first=first, doubled=share == DOUBLED)
+            for name in parts.loaded
+            if name not in biases
+            for part, first, share in parts.places(name, num_cols, dims)
+        ),
+        biases=tuple(
+            BiasLoad(value=part, buffer=biases[name], first=first, doubled=share == DOUBLED)
+            for name in parts.loaded
+            if name in biases
+            for part, first, share in parts.places(name, num_cols, dims)
+        ),
+        stores=_stores(graph, members, parts, num_cols, dims),
+        span=members.ops[0].span,
     )
-
-
-def _is_gemm(graph: OpGraph, first: str) -> bool:
-    maker = graph.producer(first)
-    return maker is not None and maker.kind == "group_gemm"
 
 
 def _row_numbers(graph: OpGraph, members: Iterable[Op]) -> tuple[str, ...]:
@@ -253,55 +128,63 @@ def build_stages(graph: OpGraph, dims: Mapping[str, int]) -> tuple[Stage, ...]:
     """The stages of `graph` with GEMMs, which `check_support` has accepted, in the order of their first GEMMs."""
     stage, _ = stages_of_values(graph)
     members = members_of_stages(graph, stage)
-    return tuple(_build_stage(graph, first, members[first], dims) for first in members if _is_gemm(graph, first))
+    return tuple(_build_stage(graph, first, members[first], dims) for first in members if is_gemm(graph, first))
 
 
 def _build_stage(graph: OpGraph, first: str, members: Members, dims: Mapping[str, int]) -> Stage:
+    sums = sums_of_gemms(graph)
     gemms = [op for op in members.ops if op.kind == "group_gemm"]
-    gemm, width = gemms[0], _width(graph, first)
+    gemm, *others = gemms
+    terms = [op for op in others if op.results[0] in sums]
+    width = width_of(graph, first)
     parts = _Parts(graph, members.ops, width)
-    num_cols = width.value(dims) // len(parts.names(first))
+    num_cols = width.value(dims) // len(parts.names(parts.total(first)))
     accumulators = tuple(
-        _accumulator(name, gemm, part * num_cols)
-        for gemm in gemms
-        for part, name in enumerate(parts.names(gemm.results[0]))
+        _accumulator(name, op, part * num_cols)
+        for op in gemms
+        if op not in terms
+        for part, name in enumerate(parts.names(parts.total(op.results[0])))
     )
-    epilogue, accumulators = _name_accumulators(graph, parts.ops, accumulators)
-
-    def share(value: str) -> int:
-        """Columns of a part of a value, for two of an accumulator."""
-        return 2 * _width(graph, value).value(dims) // len(parts.names(value)) // num_cols
-
+    epilogue, accumulators = _name_accumulators(graph, parts.ops, accumulators, members.stored)
     return Stage(
         gemm=gemm,
         rows=gemm.operands[0],
-        depth=_width(graph, gemm.operands[0]).value(dims),
+        depth=width_of(graph, gemm.operands[0]).value(dims),
         num_cols=num_cols,
         layout=str(gemm.attr("layout")),
         accumulators=accumulators,
         epilogue=(*_constants(graph, epilogue), *epilogue),
         row_numbers=_row_numbers(graph, members.ops),
         loads=tuple(
-            RowLoad(value=part, buffer=name, first=number * num_cols, doubled=share(name) == 4)
+            RowLoad(value=part, buffer=name, first=at, doubled=share == DOUBLED)
             for name in parts.loaded
-            for number, part in enumerate(parts.names(name))
+            for part, at, share in parts.places(name, num_cols, dims)
         ),
-        stores=tuple(
-            Store(value=name, buffer=name, summed=True)
-            if is_row_number(graph, name)
-            else Store(
-                value=part,
-                buffer=name,
-                first=number * num_cols,
-                halved=share(name) == 1,
-                doubled=share(name) == 4,
-            )
-            for name in members.stored
-            for number, part in enumerate(parts.names(name))
+        terms=tuple(
+            Term(rows=op.operands[0], depth=width_of(graph, op.operands[0]).value(dims), weight=op.operands[1])
+            for op in terms
         ),
+        stores=_stores(graph, members, parts, num_cols, dims),
         values=frozenset(name for op in members.ops for name in op.results),
         span=gemm.span,
     )
+
+
+def _stores(
+    graph: OpGraph, members: Members, parts: _Parts, num_cols: int, dims: Mapping[str, int]
+) -> tuple[Store, ...]:
+    """What a stage leaves in memory, part by part."""
+    return tuple(
+        Store(value=part, buffer=name, first=first, halved=share == HALVED, doubled=share == DOUBLED)
+        if is_matrix(graph, name)
+        else Store(value=name, buffer=name, summed=True)
+        for name in members.stored
+        for part, first, share in (parts.places(name, num_cols, dims) if is_matrix(graph, name) else ((name, 0, 0),))
+    )
+
+
+HALVED, DOUBLED = 1, 4
+"""Columns of a part, for two of an accumulator: those of one half of its pairs, or two for each of its columns."""
 
 
 class _Parts:
@@ -314,9 +197,10 @@ class _Parts:
     def __init__(self, graph: OpGraph, members: list[Op], width: Dim) -> None:
         self._graph = graph
         self._parts: dict[str, tuple[str, ...]] = {}
+        self._sums = sums_of_gemms(graph)
         made = {name for op in members for name in op.results}
-        gemm_rows = [op for op in members if op.kind != "group_gemm"]
-        read = [name for op in gemm_rows for name in op.operands if name not in made and is_matrix(graph, name)]
+        held = [op for op in members if op.kind != "group_gemm" and op.results[0] not in self._sums]
+        read = [name for op in held for name in op.operands if name not in made and is_matrix(graph, name)]
         self.loaded = tuple(dict.fromkeys(read))
         halves = [op for op in members if op.kind in ("split", "join") and op.attr("how") == "halves"]
         wide = self._wide_width(halves, width)
@@ -324,25 +208,36 @@ class _Parts:
         joined = {op.results[0]: op.operands for op in halves if op.kind == "join"}
         self._new = _new_names(graph)
         for name in (*self.loaded, *(name for op in members for name in op.results)):
-            if is_matrix(graph, name) and _width(graph, name) == wide:
+            if is_matrix(graph, name) and width_of(graph, name) == wide:
                 own = _half_names(name, splits, graph) or (next(self._new), next(self._new))
                 self._parts[name] = joined.get(name) or own
         for split in splits:
             parts = self._parts[split.operands[0]]
             self._parts.update((half, (part,)) for half, part in zip(split.results, parts, strict=True))
-        kept = [op for op in members if op.kind != "group_gemm" and op not in halves]
+        kept = [op for op in held if op not in halves]
         self.ops = tuple(part for op in kept for part in self._ops_of(op, splits))
 
     def _wide_width(self, halves: list[Op], width: Dim) -> Dim | None:
         """The width of values that are carried as two halves: that of the GEMM, or twice that; None for nothing."""
         if not halves:
             return None
-        splits_gemm = any(op.kind == "split" and _width(self._graph, op.operands[0]) == width for op in halves)
+        splits_gemm = any(op.kind == "split" and width_of(self._graph, op.operands[0]) == width for op in halves)
         return width if splits_gemm else width.times(2)
 
     def names(self, value: str) -> tuple[str, ...]:
         """The names of a value's parts, first columns first."""
-        return self._parts.get(value, (value,))
+        parts = self._parts.get(value, (value,))
+        return parts if parts == (value,) else tuple(name for part in parts for name in self.names(part))
+
+    def total(self, gemm: str) -> str:
+        """What becomes of the result of a GEMM in its accumulator: a sum, or just that."""
+        return next((name for name in reversed(self._sums) if self._sums[name] == gemm), gemm)
+
+    def places(self, value: str, num_cols: int, dims: Mapping[str, int]) -> Iterable[tuple[str, int, int]]:
+        """Each part of a value: its name, its first column in memory, and its columns, for two of `num_cols`."""
+        names, width = self.names(value), width_of(self._graph, value).value(dims)
+        for number, name in enumerate(names):
+            yield name, number * num_cols, 2 * width // len(names) // num_cols
 
     def _ops_of(self, op: Op, splits: list[Op]) -> Iterable[Op]:
         """The op once for each part of its result. One that makes what is split stands for the split, too."""
@@ -386,11 +281,11 @@ def _accumulator(value: str, gemm: Op, first: int) -> Accumulator:
 
 
 def _name_accumulators(
-    graph: OpGraph, epilogue: tuple[Op, ...], accumulators: tuple[Accumulator, ...]
+    graph: OpGraph, epilogue: tuple[Op, ...], accumulators: tuple[Accumulator, ...], stored: Collection[str]
 ) -> tuple[tuple[Op, ...], tuple[Accumulator, ...]]:
     """Unnamed accumulators that become a named value by rounding are called after that: `gate_acc`."""
     names: dict[str, str] = {}
-    for value in (acc.value for acc in accumulators if not is_named(acc.value)):
+    for value in (acc.value for acc in accumulators if not is_named(acc.value) and acc.value not in stored):
         readers = [op for op in epilogue if value in op.operands]
         if [op.kind for op in readers] == ["round"] and is_named(readers[0].results[0]):
             names[value] = fresh(f"{readers[0].results[0]}_acc", (*graph.types, *names.values()))

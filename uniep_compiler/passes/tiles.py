@@ -20,6 +20,9 @@ MOST_IEEE_SUMS = 64 * 128
 MOST_IEEE_PRODUCTS = 64 * 64 * 32
 MOST_IEEE_DEPTH = 32
 """fp32 inputs are multiplied by CUDA cores, whose operands are in registers, too; past these, they spill."""
+LOADS_SHARE = 1
+SUM_WIDTH, SUM_DEPTH = 64, 32
+"""Columns of a task that sums the rows of an expert, and rows that it adds at a time."""
 MOST_TMA_SIDE = 256
 """Elements of a side of a block that the tensor memory accelerator loads."""
 
@@ -30,9 +33,11 @@ def stage_tile(stage: Stage, shapes: Mapping[str, Shape], target: Target, dtype:
     if chosen:
         rows, cols, depth = chosen[-1]
         return Tile(rows=rows, cols=cols, depth=depth)
-    return choose_tile(
-        target, dtype, num_cols=stage.num_cols, depth=stage.depth, num_accumulators=len(stage.accumulators)
-    )
+    # What an epilogue reads takes registers beside the sums: the tile is half as wide.
+    accumulators = len(stage.accumulators)
+    share = LOADS_SHARE if stage.loads and accumulators == 1 else 1
+    tile = choose_tile(target, dtype, num_cols=stage.num_cols, depth=stage.depth, num_accumulators=accumulators * share)
+    return replace(tile, cols=tile.cols // share)
 
 
 def outer_tile(target: Target, dtype: DType, num_rows: int, num_cols: int) -> Tile:

@@ -22,6 +22,7 @@ from uniep_compiler.ir.tasks import (
     ReduceBody,
     RoutesBody,
     Signal,
+    SumBody,
     TaskGraph,
     Wait,
     ZeroBody,
@@ -225,6 +226,8 @@ def body_text(family: Family) -> str:
             return f"rows of {cols}, {chunk} at a time"
         case OuterBody(tile=tile):
             return f"tile {tile.rows}×{tile.cols}, {tile.depth} rows at a time"
+        case SumBody(width=width, depth=depth):
+            return f"{width} columns, {depth} rows at a time"
         case ReduceBody(topk=topk, block=block) | RoutesBody(topk=topk, block=block):
             return f"{topk} routes of each of {block} tokens"
         case ZeroBody(cols=cols, chunk=chunk):

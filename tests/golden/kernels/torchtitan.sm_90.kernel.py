@@ -299,13 +299,13 @@ def map_xs(index, board, tile_row, tile_rows, row_route, x_ptr, x_stride, weight
         rows = first_row + first + tl.arange(0, CHUNK)
         live = rows < first_row + num_rows
         route = tl.load(row_route + rows, mask=live, other=0)
-        source_at = x_ptr + (route)[:, None].to(tl.int64) * x_stride
+        rows_1_at = x_ptr + (route)[:, None].to(tl.int64) * x_stride
         rows_2_numbers = tl.load(weights_ptr + route, mask=live, other=0.0)
         rows_2 = widen(rows_2_numbers)[:, None]
         for piece in range(0, H, MAP_COLS):
             cols = piece + tl.arange(0, MAP_COLS)[None, :]
             inside = live[:, None]
-            rows_1 = widen(tl.load(source_at + cols, mask=inside, other=0.0))
+            rows_1 = widen(tl.load(rows_1_at + cols, mask=inside, other=0.0))
             xs = rounded(rows_1 * rows_2, tl.bfloat16)
             out_rows = rows[:, None].to(tl.int64)
             out_at = xs_ptr + out_rows * H + cols

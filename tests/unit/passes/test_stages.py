@@ -4,7 +4,7 @@ from tests.modules import LAYER
 from tests.programs import SUPPORTED
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse
-from uniep_compiler.passes.stages import build_maps, build_stages, stages_of_values
+from uniep_compiler.passes.stages import build_maps, build_stages
 
 DIMS = {"H": 20, "I": 12, "E": 4, "K": 2}
 

@@ -17,6 +17,8 @@ from uniep_compiler.ir.ops import Op
 from uniep_compiler.ir.tasks import (
     ROW_ROUTE,
     Access,
+    Accumulator,
+    BiasLoad,
     CopyBody,
     Family,
     GemmBody,
@@ -30,6 +32,7 @@ from uniep_compiler.ir.tasks import (
     RowLoad,
     RowValue,
     Store,
+    SumBody,
     TaskGraph,
     ZeroBody,
 )
@@ -115,6 +118,8 @@ def touched_by(family: Family, graph: TaskGraph) -> Touched:
             return _touched_by_reduce(body)
         case OuterBody() as body:
             return _touched_by_outer(body)
+        case SumBody() as body:
+            return _touched_by_sum(body, graph)
         case RoutesBody() as body:
             return _touched_by_routes(body)
         case ZeroBody() as body:
@@ -201,12 +206,11 @@ def _touched_by_push(body: CopyBody, graph: TaskGraph) -> Touched:
     return Touched(reads=(_tile(body.source, body.cols), *_origin(graph)), writes=(target,))
 
 
-def _rows_read(family: Family, body: GemmBody | MapBody, rows: str, cols: int, graph: TaskGraph) -> tuple[Access, ...]:
-    """The rows that a body computes from, where it finds their origin, and the numbers beside them."""
+def _beside(body: GemmBody | MapBody, graph: TaskGraph) -> tuple[Access, ...]:
+    """Where a body finds the origin of the rows that it computes from, and the numbers beside them."""
     values = tuple(_row_value(found, graph) for found in body.row_values)
     looks_up = body.gather or any(found.by_route for found in body.row_values)
-    source = _gathered(family, rows, cols) if body.gather else _tile(rows, cols)
-    return (source, *(_origin(graph) if looks_up else ()), *values)
+    return (*(_origin(graph) if looks_up else ()), *values)
 
 
 def _row_value(found: RowValue, graph: TaskGraph) -> Access:
@@ -217,9 +221,20 @@ def _row_value(found: RowValue, graph: TaskGraph) -> Access:
 
 
 def _touched_by_map(family: Family, body: MapBody, graph: TaskGraph) -> Touched:
+    def box(part: RowLoad | BiasLoad | Store) -> Access:
+        share = max(1, _share(part) // 2)
+        return replace(_tile(part.buffer, body.cols * share), col=Int(part.first))
+
+    loads = tuple(
+        replace(_gathered(family, load.buffer, 0), col=box(load).col, num_cols=box(load).num_cols)
+        if body.gather and load.buffer == body.source
+        else box(load)
+        for load in body.loads
+    )
+    biases = tuple(replace(box(bias), row=_EXPERT, num_rows=Int(1)) for bias in body.biases)
     return Touched(
-        reads=_rows_read(family, body, body.source, body.cols, graph),
-        writes=tuple(_tile(store.buffer, body.cols) for store in body.stores),
+        reads=(*loads, *biases, *_beside(body, graph)),
+        writes=tuple(_tile(store.buffer, 1) if store.summed else box(store) for store in body.stores),
     )
 
 
@@ -227,25 +242,32 @@ def _touched_by_gemm(family: Family, body: GemmBody, graph: TaskGraph) -> Touche
     width = body.tile.cols // max(1, len(body.accumulators))
     first = Coord("column") * width
     num_cols = minimum(Int(width), Int(body.num_cols) - first)
-    reads = list(_rows_read(family, body, body.rows, body.depth, graph))
+    source = _gathered(family, body.rows, body.depth) if body.gather else _tile(body.rows, body.depth)
+    reads = [source, *_beside(body, graph)]
+    reads += (_weight(body, acc, acc.weight, body.depth, graph) for acc in body.accumulators)
     for acc in body.accumulators:
-        start = acc.first + first
-        rows = next((buffer.rows for buffer in graph.buffers if buffer.name == acc.weight), Int(0))
-        if body.layout == "nk":
-            reads.append(
-                Access(buffer=acc.weight, row=_EXPERT * rows + start, num_rows=num_cols, num_cols=Int(body.depth))
-            )
-        else:
-            reads.append(
-                Access(buffer=acc.weight, row=_EXPERT * rows, num_rows=Int(body.depth), col=start, num_cols=num_cols)
-            )
         if acc.bias is not None:
+            start = acc.first + first
             reads.append(Access(buffer=acc.bias, row=_EXPERT, num_rows=Int(1), col=start, num_cols=num_cols))
+    for term in body.terms:
+        reads.append(_tile(term.rows, term.depth))
+        reads += (_weight(body, acc, term.weight, term.depth, graph) for acc in body.accumulators)
     reads += (_columns(load.buffer, load.first, _share(load), width, body.num_cols) for load in body.loads)
     return Touched(reads=tuple(reads), writes=tuple(_stored(store, width, body.num_cols) for store in body.stores))
 
 
-def _share(part: Store | RowLoad) -> int:
+def _weight(body: GemmBody, acc: Accumulator, weight: str, depth: int, graph: TaskGraph) -> Access:
+    """The part of an expert's weight whose products an accumulator sums."""
+    width = body.tile.cols // max(1, len(body.accumulators))
+    first = Coord("column") * width
+    start, num_cols = acc.first + first, minimum(Int(width), Int(body.num_cols) - first)
+    rows = next((buffer.rows for buffer in graph.buffers if buffer.name == weight), Int(0))
+    if body.layout == "nk":
+        return Access(buffer=weight, row=_EXPERT * rows + start, num_rows=num_cols, num_cols=Int(depth))
+    return Access(buffer=weight, row=_EXPERT * rows, num_rows=Int(depth), col=start, num_cols=num_cols)
+
+
+def _share(part: Store | RowLoad | BiasLoad) -> int:
     """Columns of a part that is stored or loaded, for two of an accumulator; 0 for a number per row."""
     if isinstance(part, Store) and part.summed:
         return 0
@@ -268,7 +290,7 @@ def _columns(buffer: str, start: int, share: int, width: int, num_cols: int) -> 
 
 
 def _touched_by_reduce(body: ReduceBody) -> Touched:
-    reads, target = _through_routes(body)
+    reads, target = _through_routes(body, body.rows, body.cols)
     if body.weights is not None:
         weights = replace(target, buffer=body.weights, num_cols=Int(body.topk))
         return Touched(reads=(reads, weights), writes=(target,))
@@ -276,11 +298,12 @@ def _touched_by_reduce(body: ReduceBody) -> Touched:
 
 
 def _touched_by_routes(body: RoutesBody) -> Touched:
-    reads, target = _through_routes(body)
-    return Touched(reads=(reads,), writes=(replace(target, num_cols=Int(body.topk)),))
+    by_part = [_through_routes(body, part.rows, part.cols) for part in body.parts]
+    target = replace(by_part[0][1], num_cols=Int(body.topk)) if by_part else None
+    return Touched(reads=tuple(reads for reads, _ in by_part), writes=() if target is None else (target,))
 
 
-def _through_routes(body: ReduceBody | RoutesBody) -> tuple[Access, Access]:
+def _through_routes(body: ReduceBody | RoutesBody, rows: str, cols: int) -> tuple[Access, Access]:
     """The rows of the routes of a block of tokens, and as many columns of the target's rows of these tokens."""
     first = Coord("block") * body.block
     num_tokens = minimum(Int(body.block), Sym("tokens") - first)
@@ -289,8 +312,8 @@ def _through_routes(body: ReduceBody | RoutesBody) -> tuple[Access, Access]:
     over = (Range(coord="i", extent=num_tokens), Range(coord="k", extent=Int(body.topk)))
     valid = less(Int(-1), Lookup("dest", (route,)))
     return (
-        Access(buffer=body.rows, row=row, num_rows=Int(1), num_cols=Int(body.cols), over=over, when=valid),
-        Access(buffer=body.target, row=first, num_rows=num_tokens, num_cols=Int(body.cols)),
+        Access(buffer=rows, row=row, num_rows=Int(1), num_cols=Int(cols), over=over, when=valid),
+        Access(buffer=body.target, row=first, num_rows=num_tokens, num_cols=Int(cols)),
     )
 
 
@@ -303,13 +326,33 @@ def _touched_by_outer(body: OuterBody) -> Touched:
     width = minimum(Int(body.tile.cols), Int(body.num_cols) - first_col)
     row, count = Lookup("expert_row", (expert,)), Lookup("expert_rows", (expert,))
     target_row = expert * body.num_rows + first_row
+    pairs = ((body.left, body.right), *((term.left, term.right) for term in body.terms))
+    lefts = (Access(buffer=left, row=row, num_rows=count, col=first_row, num_cols=height) for left, _ in pairs)
+    rights = (Access(buffer=right, row=row, num_rows=count, col=first_col, num_cols=width) for _, right in pairs)
     return Touched(
-        reads=(
-            Access(buffer=body.left, row=row, num_rows=count, col=first_row, num_cols=height),
-            Access(buffer=body.right, row=row, num_rows=count, col=first_col, num_cols=width),
-        ),
+        reads=(*lefts, *rights),
         writes=(Access(buffer=body.target, row=target_row, num_rows=height, col=first_col, num_cols=width),),
     )
+
+
+def _touched_by_sum(body: SumBody, graph: TaskGraph) -> Touched:
+    expert, first = Coord("expert"), Coord("place") * body.width
+    width = minimum(Int(body.width), Int(body.num_cols) - first)
+    row, count = Lookup("expert_row", (expert,)), Lookup("expert_rows", (expert,))
+    rows = Access(buffer=body.rows, row=row, num_rows=count, col=first, num_cols=width)
+    return Touched(
+        reads=(rows, *(() if body.factor is None else (_factor(body.factor, rows, graph),))),
+        writes=(Access(buffer=body.target, row=expert, num_rows=Int(1), col=first, num_cols=width),),
+    )
+
+
+def _factor(found: RowValue, rows: Access, graph: TaskGraph) -> Access:
+    """The numbers of an expert's rows."""
+    if not found.by_route:
+        return replace(rows, buffer=found.buffer, col=Int(0), num_cols=Int(1))
+    route, over = Lookup("route_at", (rows.row + Coord("i"),)), (Range(coord="i", extent=rows.num_rows),)
+    token, k = route // graph.topk, route % graph.topk
+    return Access(buffer=found.buffer, row=token, num_rows=Int(1), col=k, num_cols=Int(1), over=over)
 
 
 # -- what bodies are made of ----------------------------------------------------------------------------------------
@@ -345,10 +388,11 @@ def _faults(family: Family, graph: TaskGraph, dtypes: Mapping[str, DType]) -> It
             if body.companions and not is_send:
                 yield "only lanes take numbers along beside rows"
         case MapBody() as body:
-            values = {body.value: _Value(dtype=dtypes.get(body.source, DType.F32), share=_WHOLE)}
-            yield from _epilogue_faults(body, values, dtypes)
-            if any(store != Store(value=store.value, buffer=store.buffer) for store in body.stores):
-                yield "it stores parts of rows, and maps leave whole ones"
+            yield from _epilogue_faults(body, {}, dtypes)
+            if any(store.halved for store in body.stores):
+                yield "it stores halves of pairs, and maps leave whole ones"
+            if body.gather and body.source not in {load.buffer for load in body.loads}:
+                yield f"it gathers rows of `{body.source}`, and loads none of them"
         case GemmBody() as body:
             yield from _gemm_faults(body, graph, dtypes)
         case ReduceBody() as body:
@@ -357,12 +401,20 @@ def _faults(family: Family, graph: TaskGraph, dtypes: Mapping[str, DType]) -> It
                 yield f"it rounds to {body.dtype}, and `{body.target}` holds {dtypes[body.target]}"
         case OuterBody() as body:
             yield from _different(dtypes, body.left, body.right)
+            for pair in body.terms:
+                yield from _different(dtypes, body.left, pair.left)
+                yield from _different(dtypes, body.left, pair.right)
             yield from _experts_fault(graph, body.target)
+            if not dtypes.get(body.target, DType.F32).is_float:
+                yield f"it rounds to {dtypes[body.target]}, which is no type of floating point numbers"
+        case SumBody() as body:
             if not dtypes.get(body.target, DType.F32).is_float:
                 yield f"it rounds to {dtypes[body.target]}, which is no type of floating point numbers"
         case RoutesBody() as body:
             yield from _route_faults(body, graph)
-            for name in (body.rows, body.target):
+            if not body.parts:
+                yield "it sums nothing"
+            for name in (*(part.rows for part in body.parts), body.target):
                 if dtypes.get(name, DType.F32) is not DType.F32:
                     yield f"its sums are {DType.F32}, and `{name}` holds {dtypes[name]}"
         case ZeroBody():
@@ -396,8 +448,10 @@ def _gemm_faults(body: GemmBody, graph: TaskGraph, dtypes: Mapping[str, DType]) 
     for acc in body.accumulators:
         yield from _different(dtypes, body.rows, acc.weight)
         yield from _experts_fault(graph, acc.weight)
+    for term in body.terms:
+        yield from _different(dtypes, term.rows, term.weight)
+        yield from _experts_fault(graph, term.weight)
     values = {acc.value: _Value(dtype=DType.F32, share=_WHOLE) for acc in body.accumulators}
-    values |= {load.value: _Value(dtype=dtypes.get(load.buffer, DType.F32), share=_share(load)) for load in body.loads}
     yield from _epilogue_faults(body, values, dtypes)
 
 
@@ -420,6 +474,9 @@ class _Value:
 
 def _epilogue_faults(body: GemmBody | MapBody, values: dict[str, _Value], dtypes: Mapping[str, DType]) -> Iterator[str]:
     """What is wrong with an epilogue over `values`: each op reads what is there, and stores hold what is rounded so."""
+    biases = body.biases if isinstance(body, MapBody) else ()
+    loads: tuple[RowLoad | BiasLoad, ...] = (*body.loads, *biases)
+    values |= {load.value: _Value(dtype=dtypes.get(load.buffer, DType.F32), share=_share(load)) for load in loads}
     values |= {found.value: _Value(dtype=dtypes.get(found.buffer, DType.F32), share=0) for found in body.row_values}
     for op in body.epilogue:
         yield from _op_faults(op, values)
