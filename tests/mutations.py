@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from itertools import pairwise
+from typing import Any
 
 from uniep_compiler.ir.index import Coord, Expr, Int, Sym
 from uniep_compiler.ir.schedule import Interleave, Launch, Member, Schedule, Segment, Slice, Stage
@@ -20,6 +21,7 @@ from uniep_compiler.ir.tasks import (
     CopyBody,
     Family,
     GemmBody,
+    MapBody,
     OuterBody,
     Post,
     Proxy,
@@ -30,6 +32,7 @@ from uniep_compiler.ir.tasks import (
     RowLoad,
     RowValue,
     Scope,
+    SumBody,
 )
 from uniep_compiler.ir.types import DType
 
@@ -266,11 +269,16 @@ def body_elsewhere(body: Body, old: str, new: str) -> Body:
         for item in fields(body)
         if item.name in ("source", "rows", "weights", "target", "left", "right") and getattr(body, item.name) == old
     }
-    for name in ("stores", "loads"):
-        if hasattr(body, name):
-            items = getattr(body, name)
-            changed[name] = tuple(replace(item, buffer=new) if item.buffer == old else item for item in items)
+    for name in ("stores", "loads", "biases", "terms", "parts"):
+        items = getattr(body, name, ())
+        changed |= {name: tuple(_part_elsewhere(item, old, new) for item in items)} if items else {}
     return replace(body, **changed)
+
+
+def _part_elsewhere(part: Any, old: str, new: str) -> Any:
+    """The part of a body with one buffer in the place of another."""
+    names = {item.name for item in fields(part)} & {"buffer", "rows", "weight", "left", "right"}
+    return replace(part, **{name: new for name in names if getattr(part, name) == old})
 
 
 def reuse_buffer_early(schedule: Schedule) -> Mutants:
@@ -543,6 +551,15 @@ def body_of_other_buffers(schedule: Schedule) -> Mutants:
             yield "bias", replace(body, accumulators=tuple(replace(a, bias="b") for a in body.accumulators))
             yield "rows", replace(body, row_values=(*body.row_values, RowValue(value="s", buffer=names[0])))
             yield "load", replace(body, loads=(*body.loads, RowLoad(value="l", buffer=body.rows, first=1)))
+            yield "no terms", replace(body, terms=())
+        if isinstance(body, MapBody):
+            yield "no biases", replace(body, biases=())
+        if isinstance(body, OuterBody):
+            yield "no terms", replace(body, terms=())
+        if isinstance(body, SumBody):
+            yield "no factor", replace(body, factor=None)
+        if isinstance(body, RoutesBody):
+            yield "no parts", replace(body, parts=())
         if isinstance(body, ReduceBody):
             yield "no weights", replace(body, weights=None)
         if isinstance(body, CopyBody):
@@ -555,8 +572,8 @@ def body_of_other_places(schedule: Schedule) -> Mutants:
     """The kernel reads or writes other rows or columns of a buffer than the accesses say."""
 
     def change(body: Body) -> Iterator[tuple[str, Body]]:
-        for name in ("cols", "depth", "num_rows", "num_cols", "topk", "block"):
-            if hasattr(body, name):
+        for name in ("cols", "depth", "num_rows", "num_cols", "topk", "block", "width"):
+            if hasattr(body, name) and not (isinstance(body, SumBody) and name == "depth"):  # how many at a time
                 for step in (-1, 1):
                     yield f"{name} {step:+}", replace(body, **{name: getattr(body, name) + step})
         for name in ("by_route", "gather"):
@@ -573,6 +590,16 @@ def body_of_other_places(schedule: Schedule) -> Mutants:
                 yield name, replace(body, stores=changed)
             doubled = tuple(replace(load, doubled=not load.doubled) for load in body.loads)
             yield "doubled loads", replace(body, loads=doubled)
+        if isinstance(body, GemmBody):
+            yield "depths", replace(body, terms=tuple(replace(term, depth=term.depth + 1) for term in body.terms))
+        if isinstance(body, MapBody):
+            for name in ("stores", "loads", "biases"):
+                moved = tuple(replace(item, first=item.first + 1) for item in getattr(body, name))
+                yield name, replace(body, **{name: moved})
+                doubled = tuple(replace(item, doubled=not item.doubled) for item in getattr(body, name))
+                yield f"doubled {name}", replace(body, **{name: doubled})
+        if isinstance(body, RoutesBody):
+            yield "columns", replace(body, parts=tuple(replace(part, cols=part.cols + 1) for part in body.parts))
         if isinstance(body, OuterBody):
             yield "rows of a tile", replace(body, tile=replace(body.tile, rows=body.tile.rows * 2))
             yield "columns of a tile", replace(body, tile=replace(body.tile, cols=body.tile.cols // 2))
@@ -620,14 +647,15 @@ def _moved(body: Body) -> tuple[str, ...]:
     match body:
         case CopyBody(source=source, target=target):
             return source, target
-        case GemmBody(rows=rows, accumulators=accumulators, stores=stores):
-            return rows, *(acc.weight for acc in accumulators), *(store.buffer for store in stores)
+        case GemmBody(rows=rows, accumulators=accumulators, stores=stores, terms=terms):
+            products = (name for term in terms for name in (term.rows, term.weight))
+            return rows, *products, *(acc.weight for acc in accumulators), *(store.buffer for store in stores)
         case ReduceBody(target=target):
             return (target,)
-        case OuterBody(left=left, right=right):
-            return left, right
-        case RoutesBody(rows=rows, target=target):
-            return rows, target
+        case OuterBody(left=left, right=right, terms=terms):
+            return left, right, *(side for term in terms for side in (term.left, term.right))
+        case RoutesBody(parts=parts, target=target):
+            return *(part.rows for part in parts), target
         case _:
             return ()
 

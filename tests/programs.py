@@ -15,6 +15,7 @@ PARAMS = {
     "w1": "bf16[E, I, H]",
     "w3": "bf16[E, I, H]",
     "w2": "bf16[E, H, I]",
+    "wsquare": "bf16[E, H, H]",
     "w13kn": "bf16[E, H, 2*I]",
     "w2kn": "bf16[E, I, H]",
     "b13": "bf16[E, 2*I]",
@@ -35,8 +36,8 @@ def program(body: str, results: str = "bf16[T, H]") -> str:
 _ROWS = "r = route(experts); xs = dispatch(x, r); "
 _DOWN = "; y = group_gemm(a, w2); return combine(y, weights)"
 SUPPORTED = {
-    "dispatched rows and a GEMM": program(
-        _ROWS + "a = silu(group_gemm(xs, w1)); y = group_gemm(a, w2) + xs; return combine(y)"
+    "GEMMs of weights in two layouts": program(
+        _ROWS + "a = gelu(group_gemm(xs, w1)) * group_gemm(xs, w2, layout=kn)" + _DOWN
     ),
     "counts": program(
         "r = route(experts); c = counts(r); return combine(group_gemm(dispatch(x, r), w1)), c, r, counts(r)",
@@ -192,6 +193,38 @@ SUPPORTED = {
     "dispatched rows cast": program(
         _ROWS + "return combine(cast(xs, f32), weights), combine(group_gemm(xs, w1))", "f32[T, H], bf16[T, I]"
     ),
+    "dispatched rows split": program(
+        "r = route(experts); g, u = split(dispatch(x2, r), halves); "
+        "return combine(group_gemm(g, w1) * group_gemm(u, w1)), combine(group_gemm(g, w3))",
+        "bf16[T, I], bf16[T, I]",
+    ),
+    "dispatched rows split in turn": program(
+        "r = route(experts); g, u = split(relu(dispatch(x2, r)), interleaved); "
+        "a = silu(g) * u; return combine(group_gemm(a, w1)), combine(g)",
+        "bf16[T, I], bf16[T, H]",
+    ),
+    "dispatched rows and a GEMM": program(
+        _ROWS + "a = silu(group_gemm(xs, w1)); y = group_gemm(a, w2) + xs; return combine(y)"
+    ),
+    "a sum of GEMMs of different rows": program(
+        _ROWS + "a = silu(group_gemm(xs, w1)); b = relu(group_gemm(xs, w3)); y = group_gemm(a, w2) + group_gemm(b, w2) "
+        "+ group_gemm(xs, wsquare); return combine(y, weights)"
+    ),
+    "a sum of GEMMs of different rows, split": program(
+        _ROWS + "f = relu(xs); g, u = split(group_gemm(xs, w13) + group_gemm(f, w13), halves); a = silu(g) * u" + _DOWN
+    ),
+    "GEMMs of different rows": program(
+        _ROWS + "h = group_gemm(xs, w1); a = group_gemm(h, w2); b = group_gemm(a, w1) + h; return combine(b)",
+        "bf16[T, I]",
+    ),
+    "GEMMs of different rows with a bias": program(
+        _ROWS + "h = relu(group_gemm(xs, w1)); f = relu(xs); b = group_gemm(f, w1, bias=b1) + group_gemm(xs, w3); "
+        "return combine(b * h, weights)",
+        "bf16[T, I]",
+    ),
+    "half of one GEMM and another": program(
+        _ROWS + "g, u = split(group_gemm(xs, w13), halves); a = g * u * group_gemm(xs, w1)" + _DOWN
+    ),
     "routing alone": """
 uniep 1
 
@@ -255,35 +288,12 @@ UNSUPPORTED = {
         ),
         "splits of both kinds on what is one GEMM is not supported yet",
     ),
-    "dispatched rows split": (
-        program(
-            "r = route(experts); g, u = split(dispatch(x2, r), halves); "
-            "return combine(group_gemm(g, w1) * group_gemm(u, w1))",
-            "bf16[T, I]",
-        ),
-        "`split` on rows that no group_gemm makes is not supported yet",
-    ),
     "a half split again": (
         program(
             _ROWS + "g, u = split(group_gemm(xs, w4), halves); a, b = split(g * u, halves); return combine(a * b)",
             "bf16[T, I]",
         ),
         "`split` on a half of a split is not supported yet",
-    ),
-    "GEMMs of different rows": (
-        program(
-            _ROWS + "h = group_gemm(xs, w1); a = group_gemm(h, w2); b = group_gemm(a, w1) + h; return combine(b)",
-            "bf16[T, I]",
-        ),
-        "`+` on results of group_gemms of other rows is not supported yet",
-    ),
-    "GEMMs of weights in two layouts": (
-        program(_ROWS + "a = gelu(group_gemm(xs, w1)) * group_gemm(xs, w2, layout=kn)" + _DOWN),
-        "`*` on results of group_gemms of other layouts is not supported yet",
-    ),
-    "half of one GEMM and another": (
-        program(_ROWS + "g, u = split(group_gemm(xs, w13), halves); a = g * u * group_gemm(xs, w1)" + _DOWN),
-        "`*` on results of group_gemms of other widths is not supported yet",
     ),
     "work on tokens before dispatch": (
         program("xs = dispatch(relu(x), experts); return combine(group_gemm(xs, w1))", "bf16[T, I]"),

@@ -20,20 +20,26 @@ from uniep_compiler.ir.schedule_text import print_schedule, read_schedule
 from uniep_compiler.ir.tasks import (
     Access,
     Accumulator,
+    BiasLoad,
     Buffer,
     CopyBody,
     Family,
     GemmBody,
+    MapBody,
     OuterBody,
+    OuterTerm,
     Post,
     Range,
     ReduceBody,
     RoutesBody,
+    RoutesPart,
     RowLoad,
     RowValue,
     Signal,
     Store,
+    SumBody,
     TaskGraph,
+    Term,
     Tile,
     Wait,
     ZeroBody,
@@ -79,6 +85,18 @@ ACCESSES = st.builds(
     when=st.none() | EXPR,
 )
 TILES = st.builds(Tile, rows=SIZES, cols=SIZES, depth=SIZES)
+LOADS = many(st.builds(RowLoad, value=NAMES, buffer=NAMES, first=NUMBERS, doubled=st.booleans()))
+STORES = many(
+    st.builds(
+        Store,
+        value=NAMES,
+        buffer=NAMES,
+        first=NUMBERS,
+        halved=st.booleans(),
+        doubled=st.booleans(),
+        summed=st.booleans(),
+    )
+)
 BODIES = st.one_of(
     st.builds(CopyBody, source=NAMES, target=NAMES, cols=SIZES, chunk=SIZES),
     st.builds(
@@ -89,20 +107,11 @@ BODIES = st.one_of(
         layout=NAMES,
         accumulators=many(st.builds(Accumulator, value=NAMES, weight=NAMES, first=NUMBERS, bias=st.none() | NAMES)),
         epilogue=many(OPS),
-        stores=many(
-            st.builds(
-                Store,
-                value=NAMES,
-                buffer=NAMES,
-                first=NUMBERS,
-                halved=st.booleans(),
-                doubled=st.booleans(),
-                summed=st.booleans(),
-            )
-        ),
+        stores=STORES,
         tile=TILES,
         row_values=many(st.builds(RowValue, value=NAMES, buffer=NAMES, by_route=st.booleans())),
-        loads=many(st.builds(RowLoad, value=NAMES, buffer=NAMES, first=NUMBERS, doubled=st.booleans())),
+        loads=LOADS,
+        terms=many(st.builds(Term, rows=NAMES, depth=SIZES, weight=NAMES)),
     ),
     st.builds(
         ReduceBody,
@@ -114,8 +123,45 @@ BODIES = st.one_of(
         block=SIZES,
         by_route=st.booleans(),
     ),
-    st.builds(OuterBody, left=NAMES, right=NAMES, target=NAMES, num_rows=SIZES, num_cols=SIZES, tile=TILES),
-    st.builds(RoutesBody, rows=NAMES, target=NAMES, cols=SIZES, topk=SIZES, block=SIZES, by_route=st.booleans()),
+    st.builds(
+        OuterBody,
+        left=NAMES,
+        right=NAMES,
+        target=NAMES,
+        num_rows=SIZES,
+        num_cols=SIZES,
+        tile=TILES,
+        terms=many(st.builds(OuterTerm, left=NAMES, right=NAMES)),
+    ),
+    st.builds(
+        SumBody,
+        rows=NAMES,
+        target=NAMES,
+        num_cols=SIZES,
+        width=SIZES,
+        depth=SIZES,
+        factor=st.none() | st.builds(RowValue, value=NAMES, buffer=NAMES, by_route=st.booleans()),
+    ),
+    st.builds(
+        RoutesBody,
+        parts=many(st.builds(RoutesPart, rows=NAMES, cols=SIZES)),
+        target=NAMES,
+        topk=SIZES,
+        block=SIZES,
+        by_route=st.booleans(),
+    ),
+    st.builds(
+        MapBody,
+        source=NAMES,
+        cols=SIZES,
+        chunk=SIZES,
+        loads=LOADS,
+        epilogue=many(OPS),
+        stores=STORES,
+        row_values=many(st.builds(RowValue, value=NAMES, buffer=NAMES, by_route=st.booleans())),
+        biases=many(st.builds(BiasLoad, value=NAMES, buffer=NAMES, first=NUMBERS, doubled=st.booleans())),
+        gather=st.booleans(),
+    ),
     st.builds(ZeroBody, target=NAMES, cols=SIZES, chunk=SIZES),
 )
 SPANS = st.builds(Span, line=NUMBERS, column=NUMBERS, end_line=NUMBERS, end_column=NUMBERS)

@@ -139,7 +139,7 @@ def _misfits(graph: OpGraph, stage: Mapping[str, str]) -> Iterator[Misplaced]:
         steps = {unit, unit.times(2), *([half] if (half := unit.half()) else [])}
         in_halves = any(op.attr("how") == "halves" for op in parted)
         if widths - steps or (in_halves and len(widths) > 2):
-            yield Misplaced(op=parted[0], why="a half of a split")
+            yield Misplaced(op=parted[-1], why="a half of a split")
 
 
 @dataclass(slots=True, kw_only=True)

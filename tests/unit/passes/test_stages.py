@@ -4,6 +4,7 @@ from tests.modules import LAYER
 from tests.programs import SUPPORTED
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse
+from uniep_compiler.passes.clusters import stages_of_values
 from uniep_compiler.passes.stages import build_maps, build_stages
 
 DIMS = {"H": 20, "I": 12, "E": 4, "K": 2}
@@ -110,19 +111,51 @@ def test_an_interleaved_split_stays_in_the_epilogue():
 
 def test_work_on_rows_in_memory_is_a_map():
     ops = lower(parse(SUPPORTED["router weights in several places"]))
-    (found,) = build_maps(ops)
+    (found,) = build_maps(ops, DIMS)
     assert (found.rows, found.row_numbers) == ("d", ("s", "t"))
     assert found.first == found.epilogue[0].results[0]
     assert [op.kind for op in found.epilogue] == ["mul", "mul", "add", "round"]
     first, second = build_stages(ops, DIMS)
     assert (first.rows, first.row_numbers, second.row_numbers) == ("xs", ("s",), ("t",))
-    assert build_maps(lower(parse(LAYER))) == ()
+    assert build_maps(lower(parse(LAYER)), DIMS) == ()
 
 
 def test_what_was_reported_is_not_reported_again():
-    text = SUPPORTED["one GEMM"].replace(
-        "return combine(", "g, u = split(xs, halves)\n    b = relu(g) * u\n    return combine(b), combine("
+    text = SUPPORTED["router weights on the activation"].replace(
+        "    a = ", "    s = sigmoid(to_rows(weights, r))\n    t = s * s\n    f = silu(g) * t\n    a = f * "
     )
-    text = text.replace("-> bf16[T, I]", "-> bf16[T, H], bf16[T, I]").replace("H]", "2*H]").replace("H], ex", "H], ex")
-    _, misplaced = stages_of_values(lower(parse(text.replace("-> bf16[T, 2*H]", "-> bf16[T, H]"))))
-    assert [found.op.kind for found in misplaced] == ["split"]
+    _, misplaced = stages_of_values(lower(parse(text)))
+    assert [found.op.kind for found in misplaced] == ["sigmoid"]
+
+
+def test_gemms_of_different_rows_share_a_sum():
+    *_, last = stages(SUPPORTED["a sum of GEMMs of different rows"])
+    assert accumulators(last) == [("y_acc", "w2", 0, None)]
+    assert last.rows == "a"
+    assert [(term.rows, term.depth, term.weight) for term in last.terms] == [("b", 12, "w2"), ("xs", 20, "wsquare")]
+
+
+def test_halves_of_a_sum_are_accumulators_of_all_its_terms():
+    first, _ = stages(SUPPORTED["a sum of GEMMs of different rows, split"])
+    assert accumulators(first) == [("g_acc", "w13", 0, None), ("u_acc", "w13", 12, None)]
+    assert [(term.rows, term.weight) for term in first.terms] == [("f", "w13")]
+
+
+def test_gemms_that_can_share_no_stage_meet_through_memory():
+    h, a, b = stages(SUPPORTED["GEMMs of different rows"])
+    assert [[store.buffer for store in stage.stores] for stage in (h, a, b)] == [["h"], ["a"], ["b"]]
+    assert [(load.value, load.buffer) for load in b.loads] == [("h", "h")]
+    assert all(not stage.terms for stage in (h, a, b))
+
+
+def test_a_map_takes_halves_of_rows_apart():
+    (found,) = build_maps(lower(parse(SUPPORTED["dispatched rows split"])), DIMS)
+    assert found.num_cols == 20
+    assert [(load.value, load.first, load.doubled) for load in found.loads] == [("g", 0, False), ("u", 20, False)]
+    assert [store.buffer for store in found.stores] == ["g", "u"]
+
+
+def test_a_map_takes_pairs_of_columns_apart():
+    (found,) = build_maps(lower(parse(SUPPORTED["dispatched rows split in turn"])), DIMS)
+    assert [(load.first, load.doubled) for load in found.loads] == [(0, True)]
+    assert [op.kind for op in found.epilogue][-1] == "round"
