@@ -17,7 +17,7 @@ from uniep_compiler.passes.differentiate import differentiable_params, different
 from uniep_compiler.passes.gradient_rules import GRADIENT_RULES
 from uniep_compiler.runtime.reference import PlainRoutes, run_reference
 
-DIMS = {"T": 13, "K": 3, "E": 5, "H": 6, "I": 4, "R": 5, "N": 8, "R": 4}
+DIMS = {"T": 13, "K": 3, "E": 5, "H": 6, "I": 4, "R": 5, "N": 8}
 EXAMPLES = sorted(Path("examples").glob("*.uniep"))
 TEXTS = {path.stem: path.read_text() for path in EXAMPLES} | SUPPORTED
 IDS = torch.randint(-1, DIMS["E"] - 1, (DIMS["T"], DIMS["K"]), generator=torch.Generator().manual_seed(1))
