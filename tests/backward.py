@@ -15,7 +15,7 @@ from uniep_compiler.passes.differentiate import differentiable_params, different
 from uniep_compiler.passes.target import find_target
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-DIMS = {"H": 32, "I": 24, "E": 4, "K": 2, "N": 40}
+DIMS = {"H": 32, "I": 24, "E": 4, "K": 2, "N": 40, "R": 16}
 RAGGED = {"H": 200, "I": 328, "E": 5, "K": 3, "N": 1000}
 """More than a tile in both directions, and not a multiple of one."""
 SMALL_STEPS = {"chunk": 2, "group": 2, "lag": 2, "block": 4}
