@@ -11,6 +11,7 @@ import torch
 import uniep_compiler as uniep
 from tests.numerics.layers import TOLERANCE, assert_same_bits, relative_error
 from tests.programs import SUPPORTED
+from tests.random_programs import random_program
 from uniep_compiler.frontend.bind import dims_to_bind
 from uniep_compiler.frontend.lower import lower
 from uniep_compiler.ir.types import RoutesType, RowsType
@@ -204,3 +205,10 @@ def test_layers_without_gemms(device, how):
     for run in (in_parts, whole):
         for grad, other in zip(gradients(run, args, (0, 2, 3), upstream_of), right, strict=True):
             assert relative_error(grad, other) <= TOLERANCE["f32"]
+
+
+@pytest.mark.parametrize("seed", [52, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(40))])
+def test_random_programs(device, seed):
+    """In seed 52 one half of a split has a gradient in bf16, and the other one in f32."""
+    layer = layer_of(random_program(seed), device, "f32")
+    assert_gradients(layer, device, params(layer), 1e-4)  # long chains of GEMMs

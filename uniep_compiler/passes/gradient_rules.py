@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from uniep_compiler.ir.ops import Op
-from uniep_compiler.ir.types import RoutesType
+from uniep_compiler.ir.types import DType, RoutesType
 from uniep_compiler.passes.backward_graph import BackwardGraph
 
 Gradients = tuple[str | None, ...]
@@ -139,6 +139,8 @@ def _dot(graph: BackwardGraph, a: str, b: str) -> str:
 def _split(graph: BackwardGraph, op: Op, grads: Gradients) -> Gradients:
     (known, *_) = _all(grads)
     halves = [_zeros_like(graph, known) if grad is None else grad for grad in grads]
+    if len({graph.dtype_of(half) for half in halves}) > 1:
+        halves = [graph.rounded(half, DType.F32) for half in halves]  # exact: the other one is narrower
     return (graph.emit("join", *halves, how=op.attr("how")),)
 
 
