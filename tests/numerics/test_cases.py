@@ -364,7 +364,7 @@ def test_d3_an_activation_without_a_gate(device, dtype):
 # -- aliases, determinism ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("ranks", [None, pytest.param(2, marks=pytest.mark.long)])
 def test_e6_one_graph_for_every_number_of_tokens(device, ranks):
     """No graph breaks, and no kernel is built for another number of tokens. More is in test_torch_op.py."""
     layer, inputs = compile_layer(Shape(tokens=17), device, ranks=ranks), make_inputs(Shape(tokens=17), device)

@@ -110,7 +110,7 @@ def test_their_memory_is_reported(device, ranks):
     assert sorted(sizes) == [4 * 5 * (ranks or 1), 17 * 16 * 4]
 
 
-@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("ranks", [None, pytest.param(2, marks=pytest.mark.long)])
 def test_one_graph_counts_for_every_number_of_tokens(device, ranks):
     torch._dynamo.reset()
     layer, inputs = compile_layer(SHAPE, device, text=COUNTED, ranks=ranks), make_inputs(SHAPE, device)
@@ -129,6 +129,7 @@ def test_one_graph_counts_for_every_number_of_tokens(device, ranks):
     torch._dynamo.reset()
 
 
+@pytest.mark.long
 def test_the_operator_is_sound(device):
     layer, inputs = compile_layer(SHAPE, device, text=COUNTED), make_inputs(SHAPE, device)
     torch.library.opcheck(layer.register("checked_counts").default, inputs.args)

@@ -20,7 +20,7 @@ from uniep_compiler.runtime.arguments import TORCH_DTYPES
 
 EXAMPLES = {path.stem: path.read_text() for path in sorted(Path(__file__).parents[2].glob("examples/*.uniep"))}
 PROGRAMS = EXAMPLES | SUPPORTED
-DIMS = {"H": 32, "I": 16, "E": 4, "K": 2, "N": 24}
+DIMS = {"H": 32, "I": 16, "E": 4, "K": 2, "N": 24, "R": 20}
 TOKENS = 20
 
 

@@ -124,7 +124,12 @@ def assert_same_under(schedules, name, device):
                 assert_same_bits(out, reference)
 
 
-@pytest.mark.parametrize("name", SUPPORTED)
+EVERY_THIRD = {name for number, name in enumerate(SUPPORTED) if number % 3 == 0}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in EVERY_THIRD else [pytest.mark.long]) for name in SUPPORTED]
+)
 def test_a_program_gives_the_same_bits_under_other_schedules(device, name):
     """Two of them, which take turns; the long test takes all."""
     turn = list(SUPPORTED).index(name) % 3
