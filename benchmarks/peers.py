@@ -86,7 +86,6 @@ def torch_grouped_bf16(inputs: Inputs, schedule: Schedule) -> System:
 def _torch_grouped(inputs: Inputs, weights: Tensor) -> System:
     """As little around the grouped GEMMs as eager PyTorch allows, without a host synchronisation."""
     shape, x = inputs.shape, inputs.x
-    w13, w2 = inputs.w13.transpose(1, 2), inputs.w2.transpose(1, 2)
     flat_ids = inputs.ids.flatten()
     experts = torch.arange(shape.E, device=x.device)
     places = torch.arange(flat_ids.numel(), device=x.device)
@@ -95,8 +94,8 @@ def _torch_grouped(inputs: Inputs, weights: Tensor) -> System:
     def call() -> Tensor:
         sorted_ids, order = flat_ids.sort(stable=True)
         ends = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)
-        gate, up = grouped_mm(x[order // shape.K], w13, offs=ends).chunk(2, dim=-1)
-        y = grouped_mm(functional.silu(gate) * up, w2, offs=ends)
+        gate, up = grouped_mm(x[order // shape.K], inputs.w13.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+        y = grouped_mm(functional.silu(gate) * up, inputs.w2.transpose(1, 2), offs=ends)
         row_of = torch.empty_like(order)
         row_of[order] = places
         return (y[row_of].view(shape.T, shape.K, shape.H) * weights.unsqueeze(-1)).sum(dim=1).to(DTYPE)
