@@ -16,7 +16,7 @@ from benchmarks import record, table
 from benchmarks.forward import keep_whole_rounds
 from benchmarks.inputs import expected_rows, make_inputs, relative_error, sample_rows
 from benchmarks.jobs import Job, Variant, parse_variant
-from benchmarks.peers import SETUPS
+from benchmarks.peers import SETUPS, in_training
 from benchmarks.session import Session
 from benchmarks.shapes import SHAPES, Shape
 from benchmarks.summary import Measured, shape_record, text_table
@@ -305,3 +305,12 @@ def test_readme_agrees_with_the_results():
     """Of this repository: after a new result, `python -m benchmarks.table`."""
     root = Path(table.__file__).parents[1]
     assert run_table(root / "README.md", root / "benchmarks" / "results", "--check") == 0
+
+
+@pytest.mark.parametrize("name", ["torch_grouped", "transformers", "uniep"])
+def test_training_gives_the_gradient_of_the_tokens(name):
+    inputs = make_inputs(SHAPES["qwen3-30b"].smoke(), 3, torch.device("cpu"))
+    system = in_training(SETUPS[name](inputs, {}), inputs, 3)
+    rows = torch.arange(system.num_rows)
+    assert relative_error(system.call(), system.expected(rows)) < 1e-2
+    assert system.flops == 3 * inputs.shape.flops
