@@ -390,7 +390,8 @@ class _Builder:
         tile = outer_tile(self.settings.target, value_dtype(self.graph, left), num_rows, num_cols)
         across = -(-num_cols // tile.cols)
         expert, place = Coord("expert"), Coord("place")
-        first_row, first_col = place // across * tile.rows, place % across * tile.cols
+        first_row = place // across * tile.rows if num_rows > tile.rows else Int(0)
+        first_col = place % across * tile.cols
         height = minimum(Int(tile.rows), Int(num_rows) - first_row)
         width = minimum(Int(tile.cols), Int(num_cols) - first_col)
         row, num = Lookup("expert_row", (expert,)), Lookup("expert_rows", (expert,))

@@ -320,7 +320,8 @@ def _through_routes(body: ReduceBody | RoutesBody, rows: str, cols: int) -> tupl
 def _touched_by_outer(body: OuterBody) -> Touched:
     across = -(-body.num_cols // body.tile.cols)
     expert, place = Coord("expert"), Coord("place")
-    first_row, first_col = place // across * body.tile.rows, place % across * body.tile.cols
+    first_row = place // across * body.tile.rows if body.num_rows > body.tile.rows else Int(0)
+    first_col = place % across * body.tile.cols
     height = minimum(Int(body.tile.rows), Int(body.num_rows) - first_row)
     width = minimum(Int(body.tile.cols), Int(body.num_cols) - first_col)
     row, count = Lookup("expert_row", (expert,)), Lookup("expert_rows", (expert,))
