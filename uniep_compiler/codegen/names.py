@@ -26,7 +26,7 @@ OUTER_PARTS = ("ROWS", "COLS", "DEPTH", "ACROSS", "PLACES")
 _DECODED = frozenset(
     {"tile", "column", "expert", "first_row", "num_rows", "first_token", "route", "source", "origin", "place"}
 )
-_SUFFIXES = ("_first", "_at", "_tile", "_bias", "_numbers", "_piece", "_pieces")
+_SUFFIXES = ("_first", "_at", "_tile", "_bias", "_numbers", "_piece", "_pieces", "_row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -387,10 +387,8 @@ def send_xs(
                 tile = tl.load(tile_first + expert, mask=wanted, other=0)
                 tile += (row - tl.load(expert_row + expert, mask=wanted, other=0)) // TILE_ROWS
                 source_at = advance(x_ptr, first_token, 1, x_stride) + token[:, None].to(tl.int64) * x_stride
-                target_at = (
-                    advance(xs_arrived_ptr, peer, tokens_bound * 2, H)
-                    + (rank * tokens_bound + item)[:, None].to(tl.int64) * H
-                )
+                target_row = (rank * tokens_bound + item)[:, None].to(tl.int64)
+                target_at = advance(xs_arrived_ptr, peer, tokens_bound * 2, H) + target_row * H
                 for piece in range(0, H, COPY_COLS):
                     cols = piece + tl.arange(0, COPY_COLS)[None, :]
                     inside = live[:, None]

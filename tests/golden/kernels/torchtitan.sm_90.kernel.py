@@ -299,7 +299,8 @@ def map_xs(index, board, tile_row, tile_rows, row_route, x_ptr, x_stride, weight
         rows = first_row + first + tl.arange(0, CHUNK)
         live = rows < first_row + num_rows
         route = tl.load(row_route + rows, mask=live, other=0)
-        rows_1_at = x_ptr + (route)[:, None].to(tl.int64) * x_stride
+        rows_1_row = (route)[:, None].to(tl.int64)
+        rows_1_at = x_ptr + rows_1_row * x_stride
         rows_2_numbers = tl.load(weights_ptr + route, mask=live, other=0.0)
         rows_2 = widen(rows_2_numbers)[:, None]
         for piece in range(0, H, MAP_COLS):

@@ -51,7 +51,7 @@ def test_names_of_values_hide_nothing(text):
             assert not {*words_of("gemm"), "taken"} & set(names.values())
             made = {acc.value for acc in family.body.accumulators}
             made |= {result for op in family.body.epilogue for result in op.results}
-            made |= {found.value for found in family.body.row_values}
+            made |= {found.value for found in (*family.body.row_values, *family.body.loads)}
             assert set(names) == made
 
 
