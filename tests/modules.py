@@ -11,6 +11,8 @@ from uniep_compiler.frontend.lower import lower
 from uniep_compiler.frontend.parse import parse
 from uniep_compiler.ir.routing import balanced_placement
 from uniep_compiler.ir.types import DType, RoutesType
+from uniep_compiler.passes.differentiate import differentiable_params, differentiate
+from uniep_compiler.passes.settings import backward_settings
 from uniep_compiler.passes.target import find_target
 
 LAYER = """
@@ -76,3 +78,11 @@ def emitted(text=LAYER, **options):
 def source(text=LAYER, **options):
     """The text of that module."""
     return emitted(text, **options).source
+
+
+def backward_source(text=LAYER, **options):
+    """The text of the module of the backward pass, with the gradients of all parameters."""
+    ops, settings = lowered(text, **options)
+    derivative = differentiate(ops, differentiable_params(ops))
+    built = compiler.build(derivative.backward, backward_settings(settings), direction=compiler.Direction.BACKWARD)
+    return built.kernels.source

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.modules import source
+from tests.modules import backward_source, source
 
 KERNELS = Path(__file__).parent / "kernels"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,6 +35,9 @@ VARIANTS = {
     ("qwen3_moe", "group"): {"target": "sm_90", "ranks": 2},
     ("qwen3_moe", "serial"): {"target": "sm_90", "fuse": "none"},
     ("qwen3_moe", "sm_80"): {"target": "sm_80"},
+    ("gpt_oss", "backward"): {"target": "sm_90"},
+    ("qwen3_moe", "backward"): {"target": "sm_90"},
+    ("qwen3_moe", "backward.cpu"): {"target": "cpu"},
 }
 
 
@@ -42,7 +45,8 @@ VARIANTS = {
 def test_kernel_is_what_its_golden_file_holds(example, variant, request):
     path = KERNELS / f"{example}.{variant}.kernel.py"
     program = (EXAMPLES / f"{example}.uniep").read_text("utf-8")
-    text = source(program, dims=tuple(DIMS[example].items()), **VARIANTS[example, variant])
+    make = backward_source if variant.startswith("backward") else source
+    text = make(program, dims=tuple(DIMS[example].items()), **VARIANTS[example, variant])
     if request.config.getoption("--update-golden") and (not path.exists() or path.read_text("utf-8") != text):
         path.write_text(text, encoding="utf-8")
         pytest.fail(f"rewrote {path.name}: look at the difference, and run again")
