@@ -57,6 +57,15 @@ class BackwardGraph:
         kind = self._types[name]
         return isinstance(kind, RowsType) and not kind.shape
 
+    def are_alike(self, one: str, other: str) -> bool:
+        """Whether two values of this graph are rows of one routing and of one width."""
+        first, second = self._types[one], self._types[other]
+        return (
+            isinstance(first, RowsType)
+            and isinstance(second, RowsType)
+            and (first.routes, first.shape) == (second.routes, second.shape)
+        )
+
     def producer(self, name: str) -> Op | None:
         """The op of this graph that makes a value."""
         return next((op for op in self._ops if name in op.results), None)

@@ -106,12 +106,12 @@ def _dispatched(graph: BackwardGraph, grad: str, routes: str) -> str:
 
 
 def added(graph: BackwardGraph, one: str, other: str) -> str:
-    """The sum of two gradients of one value. Sums over rows are linear: the rows are added up, and summed once."""
+    """The sum of two gradients of one value. Sums are linear: rows of one routing are added up, then summed once."""
     makers = [graph.producer(name) for name in (one, other)]
     kinds = {maker.kind if maker is not None and len(maker.operands) == 1 else "" for maker in makers}
-    if len(kinds) > 1 or not kinds <= {"combine", "to_routes", "group_sum"}:
-        return graph.emit("add", one, other)
     rows = [maker.operands[0] for maker in makers if maker is not None]
+    if len(kinds) > 1 or not kinds <= {"combine", "to_routes", "group_sum"} or not graph.are_alike(*rows):
+        return graph.emit("add", one, other)
     total = added(graph, *(graph.unrounded(name) for name in rows))
     return graph.emit(kinds.pop(), graph.rounded(total, graph.dtype_of(rows[0])))
 

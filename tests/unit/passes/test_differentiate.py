@@ -19,7 +19,18 @@ from uniep_compiler.runtime.reference import PlainRoutes, run_reference
 
 DIMS = {"T": 13, "K": 3, "E": 5, "H": 6, "I": 4, "R": 5, "N": 8}
 EXAMPLES = sorted(Path("examples").glob("*.uniep"))
-TEXTS = {path.stem: path.read_text() for path in EXAMPLES} | SUPPORTED
+TWO_ROUTINGS = """uniep 1
+
+moe m(x : bf16[T, H], ids : i32[T, K], others : i32[T, K], w1 : bf16[E, I, H], w3 : bf16[E, I, H],
+      weights : f32[T, K]) -> f32[T, I], f32[T, I] {
+    a = group_gemm(dispatch(x, ids), w1)
+    b = group_gemm(dispatch(x, others), w3)
+    return combine(a, weights), combine(b, weights)
+}
+"""
+"""Tokens and router weights have gradients by both."""
+
+TEXTS = {path.stem: path.read_text() for path in EXAMPLES} | SUPPORTED | {"two routings": TWO_ROUTINGS}
 IDS = torch.randint(-1, DIMS["E"] - 1, (DIMS["T"], DIMS["K"]), generator=torch.Generator().manual_seed(1))
 
 
