@@ -20,6 +20,8 @@ from tests.random_programs import random_program
 from uniep_compiler.codegen.layout import WIDTH
 from uniep_compiler.diagnostics import UniepError
 
+pytestmark = pytest.mark.xdist_group("generated modules")  # made once, in one process
+
 TARGETS = ("cpu", "sm_80", "sm_90", "sm_100")
 SIZES = (1, 16, 48, 100, 2048)
 DTYPES = ("bf16", "f16", "f32")
